@@ -16,6 +16,7 @@ from pymc_gpep.gaussians.posterior import Posterior, make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.schemes import interpolated_sites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.prior_form import Algebra
@@ -359,12 +360,6 @@ def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
 
     As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion to each other.
     """
-    precisions, locations = np.split(starts, 2, axis=1)
-    smooth = (precisions > 0.0).all(axis=0)
-    start = starts[nearest].copy()
-    precision, location = np.split(start, 2)
-    logs = 0.5 * np.log(precisions[:, smooth])
-    root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # exp may round above the largest α.
-    location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
+    start = np.empty(starts.shape[1])
+    interpolated_sites(starts, weights, nearest, _FAR, start)
     return start

@@ -81,6 +81,48 @@ def accelerated_step(weight, f, dx, df, used, mixing, step):
 
 
 @kernel
+def interpolated_sites(starts, weights, nearest, far, start):
+    """Write the combination of sites of similar problems into `start` (2n,), see `sites_between`.
+
+    `starts` (s, 2n) has n precisions α > 0 and n locations β for each problem. Average log α and β / √α with weights
+    (s,), which sum to 1. A predicted log √α is at most `far` outside the range of the combined values. Where an α is 0
+    or negative, write the site of problem `nearest`.
+    """
+    n = starts.shape[1] // 2
+    roots = np.empty(starts.shape[0])
+    for i in range(n):
+        base = math.sqrt(max(starts[nearest, i], 0.0))
+        total = 0.0
+        low = 0.0
+        high = 0.0
+        largest = 0.0
+        location = 0.0
+        positive = True
+        for s in range(starts.shape[0]):
+            positive = positive and starts[s, i] > 0.0
+            roots[s] = math.sqrt(max(starts[s, i], 0.0))
+        if not positive:
+            start[i] = starts[nearest, i]
+            start[n + i] = starts[nearest, n + i]
+            continue
+        for s in range(starts.shape[0]):
+            u = (roots[s] - base) / (roots[s] + base)
+            if abs(u) < 0.1:
+                square = u * u
+                log_ratio = 2.0 * u * (1.0 + square * (1.0 / 3.0 + square * (0.2 + square / 7.0)))
+            else:
+                log_ratio = math.log(roots[s] / base)
+            total += weights[s] * log_ratio
+            low = min(low, log_ratio)
+            high = max(high, log_ratio)
+            largest = max(largest, starts[s, i])
+            location += weights[s] * starts[s, n + i] / roots[s]
+        root = base * math.exp(min(max(total, low - far), high + far))
+        start[i] = min(root * root, largest)
+        start[n + i] = root * location
+
+
+@kernel
 def inner_product(x, y):
     """Return the sum of the products of the elements of two (c, n) arrays."""
     total = 0.0

@@ -182,14 +182,16 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
         evidence = new_evidence
         history.add(evidence, residual)
         sweeps += 1
-        if residual < tolerance and change < tolerance * (1.0 + abs(evidence)):
-            return evidence, CONVERGED
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
+        norm = space.norm()
+        if sweeps == 1:
+            change = norm  # The evidence is stationary in the sites, so its error is of the order of the norm.
+        if residual < tolerance and change < tolerance * (1.0 + abs(evidence)):
+            return evidence, CONVERGED
         if residual < _PROGRESS * best_residual:
             best_residual = residual
             progress = sweeps
-        norm = space.norm()
         if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
@@ -201,7 +203,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
         if stored > 0:
             space.accelerate(min(stored, depth), mixing, damping, (least_precision, largest_precision))
         else:
-            space.damp(damping)
+            space.damp(1.0 if depth > 0 and sweeps == 1 and residual < _NEAR else damping)
     return evidence, OUT_OF_ITERATIONS
 
 
