@@ -35,7 +35,7 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 
 _DENSE = 40  # Smallest number of full columns for which dense matrices are faster.
-_FULL = 0.9  # Smallest share of nonzero entries of a block that counts as full.
+_FULL = 0.9  # Smallest share of nonzero entries of a block that can be stored as full.
 _SLOWER = 17.0  # Time of a product outside the dense block, relative to a product by LAPACK.
 
 type Indices = NDArray[np.int64]
@@ -57,7 +57,7 @@ class FactorPattern:
     starts, rows : array
         See `pymc_gpep.kernels.linalg.sparse_factor`.
     dense : int
-        First column of the full block at the end of L; q if the block is small.
+        First column of the block at the end of L that is stored as full, with explicit zeros; q if the block is small.
     work : float
         Number of products of a factorisation, weighted by time. A product in the dense block, by LAPACK, has weight 1.
     """
@@ -68,17 +68,19 @@ class FactorPattern:
         self.components = connected_components(there, directed=False)[1]
         self.order, counts = _in_runs(there, *_best_order(there))
         self._place = np.argsort(self.order)
-        self.starts = np.concatenate([[0], np.cumsum(counts)])
         before, columns = _earlier(there, self.order)
         parent, seen, ends = np.empty((3, q), np.int64)
-        count_rows(before, columns, self.starts[-1], parent, np.zeros(q, np.int64), seen)
-        self.rows = np.empty(self.starts[-1], np.int64)
-        full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
-        begin = int(full[-1]) + 1 if full.size else 0
+        count_rows(before, columns, counts.sum(), parent, np.zeros(q, np.int64), seen)
+        begin = _last_block(counts)
         self.dense = begin if q - begin >= _DENSE else q
+        counts[self.dense :] = np.arange(q - self.dense)[::-1]
+        self.starts = np.concatenate([[0], np.cumsum(counts)])
+        self.rows = np.empty(self.starts[-1], np.int64)
+        fill_rows(before, columns, parent, self.starts, self.rows, seen, ends)
+        for j in range(self.dense, q):
+            self.rows[self.starts[j] : self.starts[j + 1]] = np.arange(j + 1, q)
         products = counts.astype(np.float64) ** 2
         self.work = float(_SLOWER * products[: self.dense].sum() + products[self.dense :].sum())
-        fill_rows(before, columns, parent, self.starts, self.rows, seen, ends)
 
     @property
     def size(self) -> int:
@@ -167,6 +169,18 @@ def _best_order(there: csc_array) -> tuple[Indices, Indices]:
     return best
 
 
+def _last_block(counts: Indices) -> int:
+    """Return the first column of the block at the end of L that is nearly full, given the entries of each column.
+
+    The work of a factorisation is smallest if this block is stored as full.
+    """
+    full = np.arange(len(counts), dtype=np.float64)[::-1]
+    before = np.concatenate([[0.0], np.cumsum(counts.astype(np.float64) ** 2)])[:-1]
+    work = _SLOWER * before + np.cumsum((full**2)[::-1])[::-1]
+    nearly = np.cumsum(counts[::-1])[::-1] >= _FULL * np.cumsum(full[::-1])[::-1]
+    return int(np.argmin(np.where(nearly, work, np.inf)))
+
+
 def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
     """Return an order in which columns of L with equal rows are adjacent. The number of entries of L does not change.
 
@@ -174,8 +188,7 @@ def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices
     full columns at the end stay at the end.
     """
     q = len(order)
-    full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
-    begin = int(full[-1]) + 1 if full.size else 0
+    begin = _last_block(counts)
     parent, seen = np.empty((2, q), np.int64)
     count_rows(*_earlier(there, order), np.iinfo(np.int64).max, parent, np.zeros(q, np.int64), seen)
     moved = np.empty(begin, np.int64)
