@@ -134,7 +134,7 @@ class CoupledAscent(FunctionsAscent):
         if np.ptp(image, axis=0).max() < _CLOSE:
             return 1.0
         y = self._problem.labels
-        return step_length(lambda t: self._density.along_line(self.f, y, image, t), shrinkage, curvature)
+        return step_length(lambda t: self._density.along_line(self.f, y, image, t), slope, shrinkage, curvature)
 
     def write_slope(self, cov: Array, slope: Array) -> None:
         self._density.curvature_slope(self.precision, cov, slope)

@@ -443,7 +443,7 @@ def _beyond_gaussian(
     third, added = np.concatenate(cubes), np.zeros(m)
     exact = _corrects_moments(log_posterior, c * n)
     size = own.joint.size
-    blocks = [np.eye(size, min(_COLUMNS, size - start), -start) for start in range(0, size, _COLUMNS)]
+    blocks = (np.eye(size, min(_COLUMNS, size - start), -start) for start in range(0, size, _COLUMNS))
     if exact and by_normals and c == 1 and m * size**2 <= n**2:
         cov = np.concatenate([own.joint.moved(unit) for unit in blocks], axis=1)
         a = weights.reshape(n, 1) * np.concatenate([along[0] for along in covs], axis=1)

@@ -126,7 +126,7 @@ class CavityAscent:
             self._look(self.f[0] + t * image[0])
             return float(image[0] @ self.h[1]), float(image[0] ** 2 @ self.curvature)
 
-        return step_length(along_line, inner(x, step, image), inner(step, step, image))
+        return step_length(along_line, slope, inner(x, step, image), inner(step, step, image))
 
     def _look(self, f: Array) -> None:
         """Compute h at the cavity means μ of f (n,), by Newton's method on μ + D h′(μ) = f, which increases in μ.
@@ -370,8 +370,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
             closest = residual
         if not history.is_full():
             x += ascent.length(x, step, image, value, slope) * step
-            _go_on(problem, x, ascent, step, image, residual, limit)
-            value = log_posterior(problem, x, ascent, image)
+            value = _go_on(problem, x, ascent, step, image, residual, limit)
     return evidence, OUT_OF_ITERATIONS
 
 
@@ -390,16 +389,21 @@ def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array)
 
 def _go_on(
     problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
-) -> None:
-    """Take more steps in O(n²) with the last factorised curvature, while the residual falls fast."""
+) -> float:
+    """Take more steps in O(n²) with the last factorised curvature, while the residual falls fast.
+
+    Return the log posterior at the new `x`, with `ascent` at `x`.
+    """
     enough = MARGIN * limit
+    value = log_posterior(problem, x, ascent, image)
     while residual > enough:
-        log_posterior(problem, x, ascent, image)
         left, _ = _step(problem, x, ascent, step, image)
         if not left < min(_NEAR, _FASTER * residual):
             break
         x += step
         residual = left
+        value = log_posterior(problem, x, ascent, image)
+    return value
 
 
 def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> float:
@@ -411,26 +415,33 @@ def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> f
 
 def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> float:
     """Set `x` to 0 if the log posterior is higher at 0. Return the log posterior at `x`, with `ascent` at `x`."""
-    cold = log_posterior(problem, np.zeros_like(x), ascent, image)
-    if (value := log_posterior(problem, x, ascent, image)) >= cold:
+    value = log_posterior(problem, x, ascent, image)
+    # The value at 0 exceeds the value at x by at most −slope, if the log posterior is concave.
+    slope = float(np.vdot(ascent.gradient, image)) - problem.prior.inner(x, x, image)
+    if not x.any() or slope > -_RISE:
         return value
+    cold = log_posterior(problem, np.zeros_like(x), ascent, image)
+    if value >= cold:
+        return log_posterior(problem, x, ascent, image)
     x[:] = 0.0
-    return log_posterior(problem, x, ascent, image)
+    return cold
 
 
+_RISE = 1.0  # Largest possible rise of the log posterior from the start to 0, below which 0 is not tried.
 _ENOUGH = 0.1  # Largest final slope of a line search, relative to the first slope.
 _MAX_TRIALS = 60
 
 
-def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
+def step_length(
+    along_line: Callable[[float], tuple[float, float]], first: float, start: float, curvature: float
+) -> float:
     """Return t > 0 at which the slope of log p(y | f + t d) − t `start` − t² `curvature` / 2 is small and positive.
 
     On a concave function such a step raises the value. Newton's method on the slope finds t between the longest step
     that was too short and the shortest step that was too long. If Newton's steps do not become shorter, as for a slope
-    that falls exponentially, the bracket is halved. `along_line(t)` returns the first derivative of log p(y | f + t d)
-    in t, and minus the second derivative.
+    that falls exponentially, the bracket is halved. `first` is the slope at t = 0. `along_line(t)` returns the first
+    derivative of log p(y | f + t d) in t, and minus the second derivative.
     """
-    first = along_line(0.0)[0] - start
     short = 0.0
     long = 0.0  # Shortest step that was too long; 0 if no step was too long.
     t = 1.0

@@ -185,7 +185,8 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
             mean = m + t * image
             return float(image @ look.at(mean, v)[1]), float(image**2 @ curvature(mean))
 
-        length = step_length(along_line, prior.inner(x, step, moved), prior.inner(step, step, moved))
+        start = prior.inner(x, step, moved)
+        length = step_length(along_line, float(image @ g[1]) - start, start, prior.inner(step, step, moved))
     mean = m + length * image
     precision = np.maximum(-2.0 * look.at(mean, v)[2], 0.0)
     return precision, b + length * turn + precision * mean

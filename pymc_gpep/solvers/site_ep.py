@@ -160,6 +160,7 @@ _BOLD = 1.0  # Residual below which acceleration starts at once, as from sites o
 # Ratio of the squared residual to the smallest squared residual, above which past steps are cleared. The ratio is
 # larger near the fixed point, where the iteration is nearly linear.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
+_AT_ONCE = 0.3  # Residual, in units of the tolerance, below which the start of an iteration is its end.
 _NEAR = 0.1  # Residual below which sites are near the fixed point.
 _PROGRESS = 0.7  # Ratio of the residual to the smallest so far, below which a sweep counts as progress.
 
@@ -187,7 +188,8 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
         norm = space.norm()
         if sweeps == 1:
             change = norm  # The evidence is stationary in the sites, so its error is of the order of the norm.
-        if residual < tolerance and change < tolerance * (1.0 + abs(evidence)):
+        limit = tolerance if sweeps > 1 else _AT_ONCE * tolerance
+        if residual < limit and change < tolerance * (1.0 + abs(evidence)):
             return evidence, CONVERGED
         if residual < _PROGRESS * best_residual:
             best_residual = residual

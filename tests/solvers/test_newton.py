@@ -17,7 +17,7 @@ def test_step_far_beyond_the_maximum_is_shortened(count, gain):
         return gain * count * (count - rate), (gain * count) ** 2 * rate
 
     with np.errstate(all="ignore"):  # solvers run without floating-point warnings
-        t = step_length(along_line, 0.0, 0.0)
+        t = step_length(along_line, along_line(0.0)[0], 0.0, 0.0)
     # The slope is between 0 and a tenth of its initial value if exp(f) is between count − 0.1 (count − 1) and count.
     assert math.log(count - 0.1 * (count - 1.0)) <= t * gain * count * (1.0 + 1e-12)
     assert t * gain * count <= math.log(count) * (1.0 + 1e-12)
