@@ -33,8 +33,7 @@ from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding,
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
 _AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.
-# The kernel `rough` is used if the tolerance is at least _WIDE, or from a cold start until the largest change is below
-# _CLOSE tolerances.
+# The kernel `rough` is used if the tolerance is at least _WIDE, or if the largest change exceeds _CLOSE tolerances.
 _WIDE, _CLOSE = 1e-5, 1e3
 _WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
@@ -66,7 +65,7 @@ def scalar_ep(
     h = np.empty((5, y.size))
     mean, width = np.full((2, y.size), np.nan)
     close = _CLOSE * options["tolerance"] if options["tolerance"] < _WIDE else 0.0
-    terms = average if rough is None or (close and start.any()) else rough
+    terms = average if rough is None else rough
     lost = False
     exact = np.full((2, y.size), np.nan)
     if normal is not None:
