@@ -18,7 +18,7 @@ import pytest
 from pymc_gpep.gaussians.posterior import POSTERIORS
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.prior_form import Prior
+from pymc_gpep.solvers.problem import Prior
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))

@@ -33,7 +33,7 @@ from pymc_gpep.likelihoods.local_likelihood import Computation
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.registry import OF_PM_FIT, TABLES, Names, Registry, table_of
-from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Algebra
 from pymc_gpep.variational.method_choice import AUTO
 from tests.registered import restore_tables
 

@@ -28,8 +28,7 @@ from pymc_gpep.rivals.factorial_variational import FactorialVariational
 from pymc_gpep.rivals.label_regression import LabelRegression
 from pymc_gpep.rivals.naive_tap import NaiveTAP
 from pymc_gpep.solvers.newton import CavityAscent, ascend
-from pymc_gpep.solvers.prior_form import FunctionPosterior
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, FunctionPosterior, History, Problem
 
 Array = np.ndarray
 

@@ -19,8 +19,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.schemes import interpolated_sites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Outcome, Problem, from_start_or_cold, run
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Algebra, Found, History, Outcome, Problem, from_start_or_cold, run
 from pymc_gpep.solvers.site_ep import SCHEMES
 
 

@@ -28,8 +28,7 @@ from pymc_gpep.kernels.status import IMPROPER, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
 from pymc_gpep.solvers.newton import of_width_zero, sites_at_mode
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding, parameter_slopes
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
 _AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.

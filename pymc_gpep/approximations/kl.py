@@ -26,8 +26,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     QuadraticBound,
 )
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import average_target, bound_target, scalar_bound
 
 _DIFFERENCE = 1e-4  # Step of finite differences, in standard deviations.

@@ -49,8 +49,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.solvers.newton import CavityAscent, ascend, log_posterior, newton, of_width_zero, step_length
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Algebra, Derivatives, Found, FunctionPosterior, History, Problem
 from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import one_blas_thread
 

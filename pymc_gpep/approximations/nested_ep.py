@@ -55,8 +55,7 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors, MixedDifferenceFactors
 from pymc_gpep.likelihoods.softmax import class_nodes
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem
 from pymc_gpep.solvers.site_ep import (
     PATIENCE,
     SCHEMES,

@@ -57,8 +57,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PredictorsNodes,
 )
 from pymc_gpep.solvers.newton import log_posterior, newton
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import accelerated_ascent
 from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_change, site_ep

@@ -41,7 +41,7 @@ from pymc_gpep.prior_moments.prior_functions import observed
 from pymc_gpep.processes.processes import processes_or
 from pymc_gpep.reading import GPClassifier, StructureError, read_classifier
 from pymc_gpep.reading.classifier import ReadModel
-from pymc_gpep.solvers.prior_form import Prior
+from pymc_gpep.solvers.problem import Prior
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn

@@ -34,7 +34,7 @@ from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows, factor_b
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows, coefficients
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
+from pymc_gpep.solvers.problem import Algebra, FunctionPosterior
 from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import Team
 

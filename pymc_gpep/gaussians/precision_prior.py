@@ -36,7 +36,7 @@ from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import Coefficients, Entries, SitePrecisions, blocks_of_rows
 from pymc_gpep.solvers.neighbour_precision import NeighbourPrecision, NeighbourSets
-from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior
+from pymc_gpep.solvers.problem import STEP_ROUNDING, Algebra, FunctionPosterior
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 from pymc_gpep.solvers.team import Team

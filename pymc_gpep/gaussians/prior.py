@@ -31,7 +31,7 @@ from pymc_gpep.kernels.linalg.lapack import (
     square_triangular,
 )
 from pymc_gpep.kernels.schemes import newton_direction
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, SolverPrior, check_finite
+from pymc_gpep.solvers.problem import Algebra, FunctionPosterior, SolverPrior, check_finite
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 

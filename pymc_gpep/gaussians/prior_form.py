@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.prior_form import EPSILON, Algebra, FunctionPosterior, SolverPrior
+from pymc_gpep.solvers.problem import EPSILON, Algebra, FunctionPosterior, SolverPrior
 from pymc_gpep.solvers.site_algebra import NO_COVARIANCE, Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import ALONE, Team
 

@@ -38,7 +38,7 @@ from pymc_gpep.solvers.coefficients import (
     rows_of_functions,
 )
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.problem import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
 from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import ALONE, Team
 

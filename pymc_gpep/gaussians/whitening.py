@@ -32,7 +32,7 @@ from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 from pymc_gpep.kernels.sampling import draw_latent_values, utility_precisions
 from pymc_gpep.solvers.coefficients import Coefficients
-from pymc_gpep.solvers.prior_form import Prior
+from pymc_gpep.solvers.problem import Prior
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whitened
 

@@ -41,8 +41,7 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.rivals.computations import IndependentFactors, IndependentQuadrature
 from pymc_gpep.rivals.responses import nested_factors, projected_response, tilted_response
 from pymc_gpep.solvers.common_shift import matrix_shift
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem, own_matrix
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem, own_matrix
 from pymc_gpep.solvers.site_ep import SitePosterior, largest_change, site_ep, site_of, site_terms
 
 

@@ -19,8 +19,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rivals.computations import DifferenceQuadrature
 from pymc_gpep.rivals.kernels.quadrature_ep import difference_sites
 from pymc_gpep.rivals.responses import nested_factors
-from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, History, Problem
+from pymc_gpep.solvers.problem import Algebra, Found, History, Problem
 from pymc_gpep.solvers.site_ep import site_ep
 
 Rule = Literal["truncated", "gauss_hermite"]

@@ -4,9 +4,8 @@ An iteration takes some tens of microseconds longer than in compiled code, but a
 threads can share its work.
 
 team: threads for BLAS and for independent work
-problem: interface of a solver, its problem, and its result
 site_algebra: base class of the algebra of sites that couple functions
-prior_form: base classes of a prior in a solver, and of a posterior of one function
+problem: interface of a solver: prior, problem, result; posterior of one function
 coefficients: rows of coefficients, dense or sparse
 sparse_precision: factor of a sparse precision
 neighbour_precision: precision of a nearest-neighbour process

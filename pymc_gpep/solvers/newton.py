@@ -4,7 +4,7 @@ The iteration (`newton`) updates the weights b = K⁻¹ (f − m), so K is never
 with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, where W is the curvature
 of −log p. A step from the residual also corrects the rounding errors of earlier steps. So the final error is the
 rounding of f = m + K b. For a prior by coefficients, other coordinates x replace b, see
-`pymc_gpep.solvers.prior_form.SolverPrior`.
+`pymc_gpep.solvers.problem.SolverPrior`.
 
 Laplace, naive TAP and the factorial variational method have cavities of fixed width (`CavityAscent`). Let h(μ, D) = log
 ∫ p(y | f) N(f | μ, D) df. Each of the three has weights b = K⁻¹(f − m₀) with
@@ -35,8 +35,7 @@ from pymc_gpep.kernels.status import (
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
-from pymc_gpep.solvers.prior_form import STEP_ROUNDING
-from pymc_gpep.solvers.problem import History, Problem
+from pymc_gpep.solvers.problem import STEP_ROUNDING, History, Problem
 
 _CLOSE = 0.1  # A step that moves latent values by less is taken without a line search.
 _MAX_INVERSIONS = 100

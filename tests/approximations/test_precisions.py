@@ -19,7 +19,7 @@ from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
-from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Algebra
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
 from tests.likelihoods.with_parameters import EVERY as WITH

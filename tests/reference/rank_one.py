@@ -12,7 +12,7 @@ import numpy as np
 from pymc_gpep.gaussians.posterior import PosteriorOf
 from pymc_gpep.gaussians.prior_form import PosteriorAlgebra, PosteriorByAlgebra, PriorForm
 from pymc_gpep.gaussians.sites import IndependentSites
-from pymc_gpep.solvers.prior_form import Algebra
+from pymc_gpep.solvers.problem import Algebra
 
 __all__ = ["RANK_ONE", "RankOnePrior"]
 
