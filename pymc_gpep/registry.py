@@ -23,7 +23,7 @@ TABLES = {
     "sparse_approximation": "approximations.methods",
     "method": "approximations.methods",
     "likelihood": "likelihoods.all_likelihoods",
-    "computation": "likelihoods.local_likelihood",
+    "computation": "likelihoods.local_computations",
     "hyper": "hyper.hyper_methods",
     "plan": "variational.plans.plans",
     "file": "fits.loading",

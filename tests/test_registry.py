@@ -28,8 +28,7 @@ from pymc_gpep.hyper import HYPER, HyperMethod
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
 from pymc_gpep.likelihoods.grouped import GroupedLikelihood
-from pymc_gpep.likelihoods.local_computations import ScalarDensity
-from pymc_gpep.likelihoods.local_likelihood import Computation
+from pymc_gpep.likelihoods.local_computations import Computation, ScalarDensity
 from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.registry import OF_PM_FIT, TABLES, Names, Registry, table_of

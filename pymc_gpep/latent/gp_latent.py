@@ -40,7 +40,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, describe, distribution, listing
 from pymc_gpep.graphs.interpreted import evaluate
-from pymc_gpep.likelihoods.local_likelihood import A_ROW_FOR_EACH_VOTE
+from pymc_gpep.likelihoods.observed import A_ROW_FOR_EACH_VOTE
 
 
 @dataclass(frozen=True, eq=False)

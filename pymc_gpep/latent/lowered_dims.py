@@ -41,7 +41,7 @@ from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.graphs.private_names import share_dims
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.links import Reading
-from pymc_gpep.likelihoods.local_likelihood import missing_labels
+from pymc_gpep.likelihoods.observed import missing_labels
 
 _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": transforms.circular}
 

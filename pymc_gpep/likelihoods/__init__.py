@@ -1,9 +1,9 @@
 """Likelihoods, one file for each family, and the table of all of them.
 
-local_computations: computations at one point that a likelihood offers and methods use
-observed: checks of observed variables, counts and numbers
+local_computations: computations at one point that a likelihood offers, and the table of added ones
 links: readings of observed variables, and link functions in graphs
 local_likelihood: observations and computations of a likelihood, as approximations use them
+observed: checks of observed variables, counts and numbers
 likelihood: base class of likelihoods: reading from a model, densities, predictions
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
 averages_over_cells: averages of a density of one latent value, from its logarithm alone

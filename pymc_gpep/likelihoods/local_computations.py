@@ -1,7 +1,7 @@
 """Types of local computations: compiled functions of single points that likelihoods offer.
 
 A likelihood offers computations of several types, and an approximation lists the types that it needs. Another package
-adds computations as a `pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels
+adds computations as a `Computation`. Arrays: latent values `f` (c, n), labels
 `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
@@ -12,6 +12,9 @@ cannot be computed, for example for an impossible observation.
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.registry import Registry, table_of
 
 type Kernel = Callable[..., Any]
 
@@ -240,3 +243,43 @@ class LargestUtility(NamedTuple):
 
     noise: float
     """Variance of the noise of a utility."""
+
+
+class Computation(NamedTuple):
+    """Local computation that another package adds to a likelihood."""
+
+    likelihood: str
+    """Name of the likelihood."""
+    local: object
+    """Instance of a type in `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple."""
+
+    @property
+    def name(self) -> str:
+        """Names of type and likelihood, for messages."""
+        return f"{type(self.local).__name__} of {self.likelihood}"
+
+    def check(self) -> None:
+        """Raise a TypeError unless the computation is a named tuple."""
+        if not isinstance(self.local, tuple) or not hasattr(self.local, "_fields"):
+            raise TypeError(
+                f"The local computation of {self.likelihood!r} is {self.local!r}, but must be an instance of a "
+                "NamedTuple, such as ScalarDensity(derivatives)."
+            )
+
+    def why_unused(self) -> str:
+        """Return a text on why methods do not use the computation; empty if they use it."""
+        likelihoods = table_of("likelihood")
+        if self.likelihood not in likelihoods.names:
+            meant = did_you_mean([self.likelihood], likelihoods.names)
+            return (
+                f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
+            )
+        if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
+            return f"The computation {self.name} is not used: {self.likelihood!r} already has one."
+        return ""
+
+
+COMPUTATIONS: Registry[Computation] = Registry(
+    "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
+)
+"""Registry of the added computations."""

@@ -1,6 +1,5 @@
 """The part of a likelihood that approximations use: local computations, and observations as arrays for kernels."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -11,112 +10,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.registry import Registry, table_of
+from pymc_gpep.registry import table_of
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
-A_ROW_FOR_EACH_VOTE = (
-    "Numbers of votes for each class are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
-    "Without a softmax, votes need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
-    "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
-)
-"""Advice on how to declare votes (n, classes)."""
 
-
-_SHOWN = 5  # Largest number of offending labels in an error message.
-
-
-def recoding(labels: np.ndarray, n_classes: int) -> str:
-    """Return code that recodes labels of c classes as 0 ... c−1; empty for other labels."""
-    found = np.unique(labels)
-    if n_classes == 2 and found.size == 2:
-        return f"(labels == {found[1]})"
-    if found.size == n_classes and found[-1] - found[0] == n_classes - 1:
-        return f"labels - {found[0]}" if found[0] > 0 else f"labels + {-found[0]}"
-    return ""
-
-
-def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
-    """Return observations as an array, one for each point.
-
-    Parameters
-    ----------
-    observed : array_like (n,)
-    n_points : int
-        Number n of points.
-    name : str
-        Name of the observations, for messages.
-    classes : bool
-        Whether the observations are classes.
-
-    Raises
-    ------
-    ValueError
-        If `observed` has another shape or missing entries.
-    """
-    shape = np.shape(observed)
-    if shape != (n_points,):
-        advice = to_one_axis(shape, classes)
-        raise ValueError(
-            f"{name} must be ({n_points},), one for each point, but have shape {shape_text(shape)}.{advice}"
-        )
-    missing = _missing(observed)
-    if missing.any():
-        raise ValueError(missing_labels(missing, name))
-    return np.asarray(observed)
-
-
-def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
-    """Return advice on how to reshape labels to one axis, after a space; empty if they have one axis."""
-    if len(shape) < 2:
-        return ""
-    if sum(size != 1 for size in shape) < 2:
-        return " Give them one axis: np.ravel(y)."
-    sizes = [size for size in shape[1:] if size is not None]
-    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
-    several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
-    indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
-    return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several
-
-
-def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
-    """Return a message on missing observations, with the remedy."""
-    where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
-    more = "; ..." if missing.sum() > _SHOWN else ""
-    return (
-        f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
-        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
-        "~y.mask of a masked array. Draw or predict their labels from the fitted model."
-    )
-
-
-def some_of(labels: NDArray[Any]) -> str:
-    """Return a text with the smallest distinct labels, for messages."""
-    return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
-
-
-def without_marks(labels: NDArray[Any]) -> str:
-    """Return a sentence (after a space) on how to leave out points with the label −1; empty without such points."""
-    if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
-        return ""
-    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
-
-
-def _plain(values: Any) -> NDArray[Any]:
+def plain_array(values: Any) -> NDArray[Any]:
     """Return the values as an array. Missing values of pandas arrays stay marked."""
     return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
 
 
-def _missing(values: Any) -> NDArray[np.bool_]:
+def missing_values(values: Any) -> NDArray[np.bool_]:
     """Return a mask of missing values."""
-    missing = np.asarray(pd.isna(_plain(values)), bool)
+    missing = np.asarray(pd.isna(plain_array(values)), bool)
     return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
-
-
-def shape_text(shape: tuple[int | None, ...]) -> str:
-    """Return a shape as text, with ? for unknown lengths."""
-    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
 class RowConstants(NamedTuple):
@@ -124,46 +31,6 @@ class RowConstants(NamedTuple):
 
     bound_to: Callable[[Observed, Array], tuple[object, ...]]
     """`(y, parameters)`: local computations, returned, that store the constants of these arrays."""
-
-
-class Computation(NamedTuple):
-    """Local computation that another package adds to a likelihood."""
-
-    likelihood: str
-    """Name of the likelihood."""
-    local: object
-    """Instance of a type in `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple."""
-
-    @property
-    def name(self) -> str:
-        """Names of type and likelihood, for messages."""
-        return f"{type(self.local).__name__} of {self.likelihood}"
-
-    def check(self) -> None:
-        """Raise a TypeError unless the computation is a named tuple."""
-        if not isinstance(self.local, tuple) or not hasattr(self.local, "_fields"):
-            raise TypeError(
-                f"The local computation of {self.likelihood!r} is {self.local!r}, but must be an instance of a "
-                "NamedTuple, such as ScalarDensity(derivatives)."
-            )
-
-    def why_unused(self) -> str:
-        """Return a text on why methods do not use the computation; empty if they use it."""
-        likelihoods = table_of("likelihood")
-        if self.likelihood not in likelihoods.names:
-            meant = did_you_mean([self.likelihood], likelihoods.names)
-            return (
-                f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
-            )
-        if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
-            return f"The computation {self.name} is not used: {self.likelihood!r} already has one."
-        return ""
-
-
-COMPUTATIONS: Registry[Computation] = Registry(
-    "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
-)
-"""Registry of the added computations."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +82,7 @@ class LocalLikelihood(ABC):
         yield from self.bound
         yield from self.local
         # A wrapper has other arrays, so it must not match: the `name` of its class is a property, not a text.
-        yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
+        yield from (added.local for added in table_of("computation") if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:
         """Return whether the likelihood has a local computation of this type."""

@@ -69,7 +69,6 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
     UtilityBound,
 )
-from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     LabelAverages,
     MultinomialProbitRV,
@@ -77,6 +76,7 @@ from pymc_gpep.likelihoods.multinomial_probit_distribution import (
     largest_label,
     log_probabilities_and_gradients,
 )
+from pymc_gpep.likelihoods.observed import shape_text
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
 # Largest number of sweeps over the sites of a point, and largest change of a site that counts as converged.

@@ -23,8 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
-from pymc_gpep.likelihoods.local_likelihood import shape_text
-from pymc_gpep.likelihoods.observed import known_shape, observed_classes, refuse_others
+from pymc_gpep.likelihoods.observed import known_shape, observed_classes, refuse_others, shape_text
 
 
 @kernel

@@ -1,5 +1,6 @@
 """Checks of observed classes, counts and numbers."""
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -14,17 +15,69 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.local_likelihood import (
-    _SHOWN,
-    _missing,
-    _plain,
-    missing_labels,
-    recoding,
-    shape_text,
-    some_of,
-    to_one_axis,
-    without_marks,
+from pymc_gpep.likelihoods.local_likelihood import missing_values, plain_array
+
+A_ROW_FOR_EACH_VOTE = (
+    "Numbers of votes for each class are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
+    "Without a softmax, votes need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
+    "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
 )
+"""Advice on how to declare votes (n, classes)."""
+
+
+_SHOWN = 5  # Largest number of offending labels in an error message.
+
+
+def recoding(labels: np.ndarray, n_classes: int) -> str:
+    """Return code that recodes labels of c classes as 0 ... c−1; empty for other labels."""
+    found = np.unique(labels)
+    if n_classes == 2 and found.size == 2:
+        return f"(labels == {found[1]})"
+    if found.size == n_classes and found[-1] - found[0] == n_classes - 1:
+        return f"labels - {found[0]}" if found[0] > 0 else f"labels + {-found[0]}"
+    return ""
+
+
+def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
+    """Return advice on how to reshape labels to one axis, after a space; empty if they have one axis."""
+    if len(shape) < 2:
+        return ""
+    if sum(size != 1 for size in shape) < 2:
+        return " Give them one axis: np.ravel(y)."
+    sizes = [size for size in shape[1:] if size is not None]
+    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
+    several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
+    indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
+    return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several
+
+
+def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
+    """Return a message on missing observations, with the remedy."""
+    where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
+    more = "; ..." if missing.sum() > _SHOWN else ""
+    return (
+        f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
+        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
+        "~y.mask of a masked array. Draw or predict their labels from the fitted model."
+    )
+
+
+def some_of(labels: NDArray[Any]) -> str:
+    """Return a text with the smallest distinct labels, for messages."""
+    return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
+
+
+def without_marks(labels: NDArray[Any]) -> str:
+    """Return a sentence (after a space) on how to leave out points with the label −1; empty without such points."""
+    if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
+        return ""
+    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """Return a shape as text, with ? for unknown lengths."""
+    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
+
 
 _OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
 
@@ -100,7 +153,7 @@ def observed_classes(
             values = observed
     top = "c−1" if n_classes is None else n_classes - 1
     _check_shape(np.shape(values), batch, n_classes, name, given, shaping)
-    missing = _missing(values)
+    missing = missing_values(values)
     if missing.any() and (isinstance(observed, Variable) or missing.all()):
         raise ValueError(missing_labels(missing, f"{name}: observed labels"))
     labels = _whole_numbers(values, name, missing)
@@ -118,7 +171,7 @@ def observed_classes(
 
 def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.ndarray:
     """Return `values` as int64 with 0 for missing values. Raise an error with the values that are not integers."""
-    array = _plain(values)
+    array = plain_array(values)
     if missing.any() and array.dtype.kind not in "USMmc":
         array = np.where(missing, 0, array)
     try:

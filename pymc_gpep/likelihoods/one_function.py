@@ -19,13 +19,44 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood, gaussian_moments
 from pymc_gpep.likelihoods.links import Reading, argument_of, behind
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensity, ScalarDensity
-from pymc_gpep.likelihoods.local_likelihood import one_for_each_point, recoding, some_of, without_marks
+from pymc_gpep.likelihoods.local_likelihood import missing_values
+from pymc_gpep.likelihoods.observed import missing_labels, recoding, shape_text, some_of, to_one_axis, without_marks
 
 _FEWEST, _MOST = 32, 2048  # Smallest and largest number of nodes of the rule for distribution functions.
 _RANGE = 8.5  # Range of the rule, in standard deviations.
 _EDGE = 1e-13  # Distance from 0 and 1 at which a distribution function counts as 0 or 1.
 _STEPS = 50  # Number of bisections.
 _PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the nodes that counts as converged.
+
+
+def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
+    """Return observations as an array, one for each point.
+
+    Parameters
+    ----------
+    observed : array_like (n,)
+    n_points : int
+        Number n of points.
+    name : str
+        Name of the observations, for messages.
+    classes : bool
+        Whether the observations are classes.
+
+    Raises
+    ------
+    ValueError
+        If `observed` has another shape or missing entries.
+    """
+    shape = np.shape(observed)
+    if shape != (n_points,):
+        advice = to_one_axis(shape, classes)
+        raise ValueError(
+            f"{name} must be ({n_points},), one for each point, but have shape {shape_text(shape)}.{advice}"
+        )
+    missing = missing_values(observed)
+    if missing.any():
+        raise ValueError(missing_labels(missing, name))
+    return np.asarray(observed)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.local_likelihood import some_of, without_marks
+from pymc_gpep.likelihoods.observed import some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)

@@ -27,8 +27,7 @@ from pymc_gpep.likelihoods.factor_averages import DEAR, FEWEST, UtilityNoise, ov
 from pymc_gpep.likelihoods.likelihood import gaussian_moments
 from pymc_gpep.likelihoods.links import Reading, has_cutpoints, softmax_argument
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
-from pymc_gpep.likelihoods.local_likelihood import shape_text
-from pymc_gpep.likelihoods.observed import checked_counts
+from pymc_gpep.likelihoods.observed import checked_counts, shape_text
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
 _LATTICE = 5  # Largest dimension of a lattice, which needs too many points in more dimensions.

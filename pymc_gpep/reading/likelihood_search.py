@@ -38,8 +38,7 @@ from pymc_gpep.latent.lowered_dims import MissingResponses, missing_responses, r
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.links import Reading
-from pymc_gpep.likelihoods.local_likelihood import to_one_axis
-from pymc_gpep.likelihoods.observed import known_shape
+from pymc_gpep.likelihoods.observed import known_shape, to_one_axis
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.reading.classifier import MARGINAL, GPClassifier, ObservedAxes
 from pymc_gpep.reading.integrated import gaussians_of

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.local_computations import Kernel
-from pymc_gpep.likelihoods.local_likelihood import Computation
+from pymc_gpep.likelihoods.local_computations import Computation, Kernel
 from pymc_gpep.likelihoods.softmax import Nodes, class_nodes
 from pymc_gpep.rivals.kernels.active_rows import (
     probit_information,

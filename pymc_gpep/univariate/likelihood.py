@@ -36,8 +36,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.local_likelihood import some_of
-from pymc_gpep.likelihoods.observed import checked_numbers, known_shape
+from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, some_of
 from pymc_gpep.likelihoods.standard_density import OfNumbers, reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
