@@ -24,11 +24,11 @@ BUDGETS = {
     "noted_inputs": (112, 1),
     "progress": (74, 1),
     "pytensor_settings": (64, 1),
-    "kernels": (10367, 6),
+    "kernels": (10374, 6),
     "solvers": (5660, 5),
     "gaussians": (4234, 6),
     "likelihoods": (7417, 6),
-    "approximations": (4672, 6),
+    "approximations": (4676, 6),
     "methods": (220, 1),
     "graphs": (2574, 4),
     "recipes": (1356, 3),
@@ -55,7 +55,7 @@ BUDGETS = {
     "registration": (173, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 325, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 326, 25, 700
 
 
 def lines(path: Path) -> int:

@@ -280,7 +280,7 @@ def test_kernels_are_called_in_lower_rooms_only():
     own = {
         "evidence/evidence.py": {"kernels.compile"},
         "samplers/probit_gibbs.py": {"kernels.sampling"},
-        "cluster/cluster_log_posterior.py": {"kernels.schemes"},
+        "cluster/cluster_log_posterior.py": {"kernels.acceleration"},
         "univariate/local_scales.py": {"kernels.scalar"},
     }
     calls = [

@@ -16,7 +16,7 @@ from pymc_gpep.gaussians.posterior import Posterior, make_posterior
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.schemes import interpolated_sites
+from pymc_gpep.kernels.acceleration import interpolated_sites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Algebra, Found, History, Outcome, Problem, from_start_or_cold, run

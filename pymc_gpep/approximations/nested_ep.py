@@ -40,11 +40,11 @@ from pymc_gpep.approximations.limits import at_least, refused
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.methods.energy_descent import first_order, safe_step
 from pymc_gpep.kernels.methods.label_noise import sites_of_differences
 from pymc_gpep.kernels.methods.softmax_qep import softmax_sites
 from pymc_gpep.kernels.moments.full_sites import write_precision
 from pymc_gpep.kernels.moments.inner_ep import flat_moments, relative_location, site_parameters
-from pymc_gpep.kernels.schemes import first_order, safe_step
 from pymc_gpep.kernels.status import (
     CONVERGED,
     NOT_FINITE,

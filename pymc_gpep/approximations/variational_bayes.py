@@ -43,9 +43,13 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.gaussians.independent import add_function_gradient, factorise_function, function_variance
+from pymc_gpep.kernels.gaussians.independent import (
+    add_function_gradient,
+    factorise_function,
+    function_variance,
+    newton_direction,
+)
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.kernels.schemes import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound

@@ -17,7 +17,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.rounds import Begin, PartRecipe, Rounds, Sums, Task, WorkerPart
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.kernels.schemes import combination
+from pymc_gpep.kernels.acceleration import combination
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters, checked_labels

@@ -20,6 +20,7 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_variance,
     function_weights,
     kept_variance,
+    newton_direction,
     root_product,
     site_roots,
 )
@@ -30,7 +31,6 @@ from pymc_gpep.kernels.linalg.lapack import (
     rounding,
     square_triangular,
 )
-from pymc_gpep.kernels.schemes import newton_direction
 from pymc_gpep.solvers.problem import Algebra, FunctionPosterior, SolverPrior, check_finite
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import Team

@@ -10,6 +10,6 @@ likelihoods: likelihoods of several latent functions
 gaussians: Gaussian posteriors, by the structure of their sites
 moments: moments of tilted distributions, and the sites that match them
 methods: updates of the sites of all points, by method
-schemes: Anderson acceleration, Newton directions, and descent on the free energy of EP
+acceleration: Anderson acceleration of a fixed-point iteration
 sampling: draws of utilities and latent values
 """

@@ -103,7 +103,7 @@ class DifferenceFactors(NamedTuple):
     coupled_update: Kernel
     """Computes new scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
     energies: Kernel
-    """Computes terms of the sites of g in EP's energy, see `pymc_gpep.kernels.schemes.site_energies`."""
+    """Computes terms of the sites of g in EP's energy, see `pymc_gpep.kernels.methods.energy_descent.site_energies`."""
     average: Kernel
     """Kernel like `terms` of `GaussianAverage`, for a factor of one g with the label 1."""
 

@@ -29,6 +29,7 @@ from pymc_gpep.kernels.likelihoods.multinomial_probit import (
     curvature_slope,
     log_likelihood,
 )
+from pymc_gpep.kernels.methods.energy_descent import site_energies
 from pymc_gpep.kernels.methods.factors import (
     pair_derivatives,
     point_derivatives,
@@ -44,7 +45,6 @@ from pymc_gpep.kernels.moments.inner_ep import (
 )
 from pymc_gpep.kernels.sampling import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
-from pymc_gpep.kernels.schemes import site_energies
 from pymc_gpep.kernels.special.largest_of_independent import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.orthant import (
     BITS,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.schemes import accelerated_step
+from pymc_gpep.kernels.acceleration import accelerated_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.newton import sites_at_mode, step_length
 from pymc_gpep.solvers.problem import Found, FunctionPosterior, History, Problem, lost_in_rounding, parameter_slopes

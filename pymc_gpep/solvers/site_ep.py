@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.schemes import combination, combined_step, residual_products, weighted_norm
+from pymc_gpep.kernels.acceleration import combination, combined_step, residual_products, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History, Problem
 

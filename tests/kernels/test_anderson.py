@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.schemes import accelerated_step, weighted_norm
+from pymc_gpep.kernels.acceleration import accelerated_step, weighted_norm
 
 
 def iterate(residual, x, weight, memory, mixing, steps):

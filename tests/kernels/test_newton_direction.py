@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.kernels.gaussians.independent import inner_product, newton_direction
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.kernels.schemes import inner_product, newton_direction
 from tests.reference.data import random_problem
 
 N, C = 8, 3

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.approximations.nested_ep import InnerSitePosterior, energy_descent
 from pymc_gpep.gaussians.prior import DensePrior
-from pymc_gpep.kernels.schemes import matching_cavity, site_energies
+from pymc_gpep.kernels.methods.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.problem import History, Problem
 from tests.reference import flat_energy

@@ -8,6 +8,10 @@ Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so D^{-½
 is Cov f = (I − K B) K, unless π_i K_ii is large. Then the form π_i⁻¹ (1 − A⁻¹_ii) of the variance is accurate.
 
 Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
+
+Newton's direction for the mode of latent values f ~ N(m, K) is computed from matrix products with K. W (n, c, c) is
+minus the second derivatives of the log likelihood at each point. The direction d solves (W + K⁻¹) d = r. It is computed
+together with K⁻¹ d, which determines the latent values even if K is singular.
 """
 
 import math
@@ -17,7 +21,9 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.lapack import (
     cholesky,
+    copy_into,
     inverse_from_cholesky,
+    multiply_functions,
     multiply_symmetric,
     multiply_triangular,
     solve_with_cholesky,
@@ -142,3 +148,71 @@ def function_weights(inverse, pi, nu, prior_mean, b):
     multiply_symmetric(inverse, scaled, b)
     for i in range(n):
         b[i] *= root[i]
+
+
+@kernel
+def inner_product(x, y):
+    """Return the sum of the products of the elements of two (c, n) arrays."""
+    total = 0.0
+    for a in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            total += x[a, i] * y[a, i]
+    return total
+
+
+@kernel
+def newton_direction(k, w, r, reduction, limit, d, pull, left):
+    """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately. d is always an ascent direction.
+
+    The method is conjugate gradients with the preconditioner K. Convergence then depends on the spectrum of I + KW. W
+    is nearly 0 at points that are classified with certainty, so a large prior variance hardly slows the iteration.
+
+    Parameters
+    ----------
+    k : (1 or c, n, n) array
+    w : (n, c, c) array
+    r : (c, n) array
+    reduction : float
+        Target of √(sᵀ K s) for the residual s, relative to its value for s = r.
+    limit : int
+        Limit on steps.
+    d, pull, left : (c, n) arrays
+        Overwritten with the direction d, K⁻¹ d, and the residual r − (W + K⁻¹) d.
+    """
+    c, n = r.shape
+    d[:] = 0.0
+    pull[:] = 0.0
+    copy_into(left, r)
+    conditioned = np.empty((c, n))
+    multiply_functions(k, left, conditioned)
+    search = conditioned.copy()
+    search_pull = left.copy()
+    curved = np.empty((c, n))
+    size = inner_product(left, conditioned)
+    enough = reduction * reduction * size
+    gain = np.inf
+    total = 0.0
+    for _ in range(limit):
+        if not (size > 0.0 and (size > enough or gain > reduction * reduction * total)):
+            break
+        for i in range(n):
+            for a in range(c):
+                curved[a, i] = search_pull[a, i]
+                for e in range(c):
+                    curved[a, i] += w[i, a, e] * search[e, i]
+        length = size / inner_product(search, curved)
+        gain = length * size
+        total += gain
+        for a in range(c):
+            for i in range(n):
+                d[a, i] += length * search[a, i]
+                pull[a, i] += length * search_pull[a, i]
+                left[a, i] -= length * curved[a, i]
+        multiply_functions(k, left, conditioned)
+        new_size = inner_product(left, conditioned)
+        ratio = new_size / size
+        size = new_size
+        for a in range(c):
+            for i in range(n):
+                search[a, i] = conditioned[a, i] + ratio * search[a, i]
+                search_pull[a, i] = left[a, i] + ratio * search_pull[a, i]

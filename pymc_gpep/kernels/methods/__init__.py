@@ -4,4 +4,5 @@ factors: likelihood factors for EP and for variational bounds, with inducing inp
 step_loops: loops over the rows of a batch
 label_noise: EP with label noise
 softmax_qep: EP of a softmax by quadrature
+energy_descent: descent on the free energy of EP
 """
