@@ -8,6 +8,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import Any, ClassVar, Self
@@ -24,6 +25,7 @@ from pymc_gpep.approximations import Approximator, Solution, approximator
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.evidence.evidence import Evidence
+from pymc_gpep.gaussians.prior_form import TakesForms
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import GraphFunction, graph_function
 from pymc_gpep.kernels.status import CONVERGED
@@ -37,12 +39,13 @@ from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.log_posteriors.quasi_newton import Curvature
 from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows
 from pymc_gpep.prior_moments.neighbour_sum import NeighbourSum, by_neighbours
-from pymc_gpep.prior_moments.precision_sum import suited
+from pymc_gpep.prior_moments.precision_sum import PrecisionSum
 from pymc_gpep.prior_moments.prior_functions import (
     Moments,
     by_groups,
     check_densities,
     check_moments,
+    frozen_data,
     observed,
     prior_array_of,
     prior_moments,
@@ -52,15 +55,36 @@ from pymc_gpep.prior_moments.proper_posteriors import check_proper
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
+from pymc_gpep.sums.latent_sum import LatentSum
 
 _FEW, _ROUGHER = 200, 20.0  # Number of rows from which `roughly` widens the tolerance, and the factor.
 _SOME = 2000  # Number of rows whose prior covariance represents the effect of hyperparameters.
+_MANY = 60  # Number of standard normals up to which dense matrices are as fast.
 _DIFFERENCE = 1e-4  # Step of finite differences of prior means, which depend linearly on the hyperparameter.
 # A parameter shifts the latent value if its slope is a multiple of the latent value's slope, up to this error.
 _NO_SHIFT = 1e-3
 _CLEARLY = 1e-3  # Smallest difference of log evidences that is not rounding.
 
 _one_at_a_time = Lock()  # Only one thread may call a compiled function, which stores the values of one evaluation.
+
+
+def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
+    """Return a classifier with the best form of its prior for an approximation and the size of the model.
+
+    For example, a sum of many effects gets a sparse precision if the approximation supports it.
+    """
+    prior = classifier.prior
+    plain = prior.plain if isinstance(prior, PrecisionSum) else prior
+    if not isinstance(plain, LatentSum):
+        return classifier
+    if not approximator.takes(PrecisionSum.form):
+        return classifier if plain is prior else replace(classifier, prior=plain)
+    if plain is not prior or plain.processes or plain.n_normals < _MANY or plain.seen:
+        return classifier
+    if "by precision" not in plain.made:
+        plain.made["by precision"] = PrecisionSum.of(plain, frozen_data(plain.model))
+    found = plain.made["by precision"]
+    return classifier if found is None else replace(classifier, prior=found)
 
 
 class DenseLogPosterior(LogPosterior):

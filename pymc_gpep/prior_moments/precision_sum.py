@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 import numpy as np
 import pymc as pm
@@ -26,11 +26,9 @@ from scipy.sparse import csr_array
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior, PrecisionStructure
-from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
+from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm
 from pymc_gpep.graphs.interpreted import SEED, AtPoint
 from pymc_gpep.latent.latent_prior import Joint, PosteriorFunctions, PriorAtNewRows, RowsOfNormals
-from pymc_gpep.prior_moments.prior_functions import frozen_data
-from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.recipes.recipe import Field, Recipe, shape_of
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.sparse_precision import SparsePrecision, pairs_of_rows
@@ -397,7 +395,6 @@ def _as_sparse(rows: Entries) -> csr_array:
     return csr_array((rows.values.ravel(), rows.cells.ravel(), k * np.arange(n + 1)), shape=(n, rows.q))
 
 
-_MANY = 60  # Number of standard normals up to which dense matrices are as fast.
 _PAIRS = 40_000_000  # Largest number of pairs of entries of a row, summed over rows (160 MB).
 _DENSE = 1.0 / 3.0  # Operations of a dense factorisation of a (q, q) matrix, divided by q³.
 _ORDER = 2  # Largest order of running sums that is tried.
@@ -420,18 +417,18 @@ class PrecisionSum(SumInForm):
         Field of each variable.
     """
 
+    form: ClassVar[type[PriorForm]] = PrecisionPrior
+
     slopes: SparseSlopes | None = None
     structure: PrecisionStructure | None = None
     by_fields: Fields = dataclass_field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: LatentSum, data: Mapping[Variable, Variable]) -> "PrecisionSum | None":
-        """Return a sum with a sparse precision; None if dense matrices of standard normals are cheaper.
+        """Return a sum of effects with a sparse precision; None if dense matrices of standard normals are cheaper.
 
         If rows have many coefficients of a variable, running sums are tried: rows may have few coefficients of these.
         """
-        if plain.processes or plain.n_normals < _MANY or plain.seen:
-            return None
         part = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
         rows = part._rows(data)
         if rows.entries is None:
@@ -514,7 +511,7 @@ class PrecisionSum(SumInForm):
 
     @property
     def arrays(self) -> Mapping[type[PriorForm], Callable[[], TensorVariable]]:
-        return {PrecisionPrior: self.array}
+        return {self.form: self.array}
 
     def bound(self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
         assert self.structure is not None
@@ -565,22 +562,3 @@ def _rounded(values: Array, rounding: float) -> Array:
         return values
     sizes = np.abs(values)
     return np.where(sizes > rounding * sizes.max(axis=1, keepdims=True, initial=0.0), values, 0.0)
-
-
-def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
-    """Return a classifier with the best form of its prior for an approximation and the size of the model.
-
-    For example, a sum of many effects gets a sparse precision if the approximation supports it.
-    """
-    prior = classifier.prior
-    plain = prior.plain if isinstance(prior, PrecisionSum) else prior
-    if not isinstance(plain, LatentSum):
-        return classifier
-    if not approximator.takes(PrecisionPrior):
-        return classifier if plain is prior else replace(classifier, prior=plain)
-    if plain is not prior:
-        return classifier
-    if "by precision" not in plain.made:
-        plain.made["by precision"] = PrecisionSum.of(plain, frozen_data(plain.model))
-    found = plain.made["by precision"]
-    return classifier if found is None else replace(classifier, prior=found)

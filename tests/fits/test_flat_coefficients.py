@@ -31,7 +31,7 @@ BINARY = (RNG.random(N) < special.expit(X - 3.0 + EFFECT)).astype(int)
 def form(request, monkeypatch):
     """Run with the prior by rows, or by a sparse precision matrix."""
     if request.param == "precision":
-        monkeypatch.setattr("pymc_gpep.prior_moments.precision_sum._MANY", 1)
+        monkeypatch.setattr("pymc_gpep.log_posteriors.dense_log_posterior._MANY", 1)
     return {"rows": "By rows", "precision": "By a sparse precision"}[request.param]
 
 

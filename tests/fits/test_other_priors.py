@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import pymc_gpep as gpep
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import prior_rows, read_classifier
 
@@ -201,7 +202,7 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
 
 def by_precision(patch):
     """Use the form by a sparse precision for all fits."""
-    patch.setattr(precision_sum, "_MANY", 1)
+    patch.setattr(dense_log_posterior, "_MANY", 1)
     patch.setattr(precision_sum, "_DENSE", np.inf)
 
 

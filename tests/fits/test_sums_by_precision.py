@@ -11,6 +11,7 @@ from pymc_gpep.approximations import EP
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior_form import BoundForm
 from pymc_gpep.gaussians.row_prior import RowPrior, RowStructure
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
@@ -69,7 +70,7 @@ class Case:
             build()
             options = {"method": method, "hyper": hyper, "progressbar": False, "random_seed": 1}
             self.dense = pm.fit(**options)
-            patch.setattr(precision_sum, "_MANY", 1)
+            patch.setattr(dense_log_posterior, "_MANY", 1)
             patch.setattr(precision_sum, "_DENSE", np.inf)
             self.sparse = pm.fit(**options)
             self.file = self.sparse.to_datatree()
@@ -124,7 +125,7 @@ def test_log_posterior_and_gradient_equal_the_dense_form(case):
 
 
 def test_sparse_precision_keeps_digits_for_small_steps(monkeypatch):
-    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(dense_log_posterior, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
         s = pm.math.exp(pm.Flat("log_s", shape=3))
@@ -164,7 +165,7 @@ def test_predictions_of_a_new_level_equal_the_dense_form(case):
 
 
 def test_new_levels_of_several_groups_equal_the_dense_form(monkeypatch):
-    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(dense_log_posterior, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model():
         u, v, w = pm.Normal("u", 0.5, 0.6, shape=J), pm.Normal("v", 0, 0.8, shape=T), pm.Normal("w", 1, 0.3, shape=1)
@@ -242,7 +243,7 @@ def test_small_models_use_no_sparse_precision():
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Poisson("y", mu=pt.exp(u[GROUP]), observed=COUNTS)
     classifier = read_classifier(model)
-    assert precision_sum.suited(classifier, EP()) is classifier
+    assert dense_log_posterior.suited(classifier, EP()) is classifier
 
 
 def test_sparse_precision_is_used_for_many_levels_but_not_many_columns():
@@ -253,23 +254,23 @@ def test_sparse_precision_is_used_for_many_levels_but_not_many_columns():
         pm.Poisson("few", mu=pt.exp(s * u[where]), observed=np.ones(700, int))
         pm.Poisson("all", mu=pt.exp(columns @ v), observed=np.ones(700, int))
     few, every = (read_classifier(model, name) for name in ("few", "all"))
-    suited = precision_sum.suited(few, EP())
+    suited = dense_log_posterior.suited(few, EP())
     assert PrecisionPrior in suited.prior.arrays
     assert suited.prior.structure.posterior.entries == 600
-    assert precision_sum.suited(every, EP()) is every
+    assert dense_log_posterior.suited(every, EP()) is every
 
 
 def test_methods_without_sparse_precision_use_dense_matrices(monkeypatch):
-    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(dense_log_posterior, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Bernoulli("y", logit_p=u[GROUP], observed=BINARY)
     classifier = read_classifier(model)
-    suited = precision_sum.suited(classifier, EP())
+    suited = dense_log_posterior.suited(classifier, EP())
     assert suited is not classifier
-    assert precision_sum.suited(suited, EP()) is suited
-    assert precision_sum.suited(suited, NaiveTAP()).prior is classifier.prior
+    assert dense_log_posterior.suited(suited, EP()) is suited
+    assert dense_log_posterior.suited(suited, NaiveTAP()).prior is classifier.prior
 
 
 def test_cumulative_sums_have_dense_coefficients(monkeypatch):
@@ -280,7 +281,7 @@ def test_cumulative_sums_have_dense_coefficients(monkeypatch):
         pm.Deterministic("total", pt.cumsum(u) + 0.3)
         pm.Bernoulli("y", logit_p=u[where], observed=np.arange(200) % 3 == 0)
         dense = pm.fit(method="laplace", hyper="map", progressbar=False)
-        monkeypatch.setattr(precision_sum, "_MANY", 1)
+        monkeypatch.setattr(dense_log_posterior, "_MANY", 1)
         monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(method="laplace", hyper="map", progressbar=False)
     assert "By a sparse precision" in str(fit)
@@ -330,7 +331,7 @@ def test_running_sums_have_a_sparse_precision(build, monkeypatch):
         y = np.random.default_rng(3).poisson(np.exp(1 + np.sin(when / 8)))
         pm.Poisson("y", mu=pm.math.exp(eta[pm.Data("when", when)]), observed=y)
     classifier, method = read_classifier(model), EP(tolerance=1e-10)
-    assert precision_sum.suited(classifier, method).prior.structure.shape[1] <= 4
+    assert dense_log_posterior.suited(classifier, method).prior.structure.shape[1] <= 4
     sparse = DenseLogPosterior(classifier, method)
     monkeypatch.setattr("pymc_gpep.log_posteriors.dense_log_posterior.suited", lambda own, _: own)
     dense = DenseLogPosterior(classifier, method)

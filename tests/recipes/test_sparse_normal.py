@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import EP
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
@@ -88,7 +89,7 @@ def test_fits_with_a_sparse_precision_match_dense_fits():
     dense = pm.fit(model=MODELS[False], **options)
     plain = DenseLogPosterior(read_classifier(MODELS[True]), EP())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(precision_sum, "_MANY", 1)
+        patch.setattr(dense_log_posterior, "_MANY", 1)
         patch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(model=MODELS[True], **options)
     assert "By a sparse precision: 10 rows of 13 numbers" in str(fit)

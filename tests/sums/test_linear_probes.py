@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.sums import affine_map
 from pymc_gpep.sums.affine_map import coefficients_of, entries_of, every_entry
@@ -86,7 +87,7 @@ def test_differences_of_levels_by_sparse_precision_equal_dense_fits():
     options = {"method": "laplace", "hyper": "map", "progressbar": False, "model": model}
     dense = pm.fit(**options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(precision_sum, "_MANY", 1)
+        patch.setattr(dense_log_posterior, "_MANY", 1)
         patch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(**options)
     # 185 pairs of players are different. In four rows both players are equal; rounding decides whether these rows are

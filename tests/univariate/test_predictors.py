@@ -14,6 +14,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations.several_predictors import EPPredictors, LaplacePredictors
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.log_posteriors import dense_log_posterior
 from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
@@ -313,7 +314,7 @@ def test_draws_of_ep_have_the_covariance_between_predictors():
 def test_new_level_keeps_the_covariance_between_predictors(form, monkeypatch):
     fit = fit_of("correlated")
     if form is PrecisionPrior:
-        monkeypatch.setattr(precision_sum, "_MANY", 1)
+        monkeypatch.setattr(dense_log_posterior, "_MANY", 1)
         monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(method="laplace", model=fit.classifier.model, hyper="map", progressbar=False)
     assert isinstance(fit.solution.posterior.prior, form)

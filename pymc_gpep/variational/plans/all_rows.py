@@ -20,12 +20,12 @@ from pymc_gpep.log_posteriors.dense_log_posterior import (
     DenseLogPosterior,
     InducingRowsLogPosterior,
     NeighbourLogPosterior,
+    suited,
 )
 from pymc_gpep.log_posteriors.evaluation import Trace
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.prior_moments.inducing_sum import as_sum, by_inducing_rows, process_inputs
 from pymc_gpep.prior_moments.neighbour_sum import by_neighbours, takes_neighbours
-from pymc_gpep.prior_moments.precision_sum import suited
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_type_of
 from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.rows.in_memory import InMemory
