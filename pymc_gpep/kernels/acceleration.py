@@ -72,7 +72,7 @@ def accelerated_step(weight, f, dx, df, used, mixing, step):
 
 @kernel
 def interpolated_sites(starts, weights, nearest, far, start):
-    """Write the combination of sites of similar problems into `start` (2n,), see `approximations.approximator.sites_between`.
+    """Write the combination of sites of similar problems into `start` (2n,).
 
     `starts` (s, 2n) has n precisions α > 0 and n locations β for each problem. Average log α and β / √α with weights
     (s,), which sum to 1. A predicted log √α is at most `far` outside the range of the combined values. Where an α is 0
