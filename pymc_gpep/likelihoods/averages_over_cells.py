@@ -1,16 +1,15 @@
-"""Averages of a density of one latent value with any number of modes, over a normal distribution.
+"""Averages of a density p(f) of one latent value f over a normal density N(f), also if p has several modes.
 
-A normal density times p may have several modes. Its range is divided into cells on either side of each mode. A cell has
-Gauss–Legendre nodes in τ, f = mode + c sinh τ, which are dense about the mode and extend far. Cells also end at kinks
-of p. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails reach such a
-place.
+The range of f is divided into cells. Cells meet at the modes of N(f) p(f), between these modes, and at kinks of p. In a
+cell f = mode + c sinh τ, and τ has Gauss–Legendre nodes. These nodes are dense near the mode and extend far. Modes of p
+are found from its slopes at some dozens of values of f. A narrow mode is found only if its tails reach such a value.
 
-A log-concave density has one mode, so slopes at places are not needed. A single cell with the trapezoid rule in τ then
-takes half of the time.
+If p is log-concave, there is only one mode, so this search is not needed. A single cell with the trapezoid rule in τ
+then takes half of the time.
 
-The number of nodes doubles until averages agree. A call of the density computes all points, so NumPy arrays suffice
-without compilation. A point is NaN if its averages do not agree, or if the density is NaN at the mean. For a likelihood
-of one latent function, `computations_of` returns all local computations that follow from the log density.
+The number of nodes is doubled until averages agree. One call evaluates the density at all points, so NumPy is fast
+enough without compilation. The result of a point is NaN if its averages do not agree, or if p is NaN at the mean of N.
+`computations_of` returns all local computations of a likelihood of one latent function, given its log density.
 """
 
 import math
@@ -31,29 +30,29 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 
-_DROP = 45.0  # Fall of the log integrand from its mode to the ends of a range.
-_REACH = 9.5  # Smallest distance between the mean and an end of a range, in standard deviations.
-_LOOKS = 33  # Number of places where slopes are evaluated first.
-_MODES = 3  # Largest number of modes of a density.
-_STEPS = 40  # Largest number of steps of a search for a mode.
-_LONGEST = 100  # Largest number of steps of a search for an end or a width.
-_AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Places about a mode of p, in widths.
-_EVEN = 20.0  # Scale of sinh (standard deviations) for which nodes are nearly equidistant.
-_BROAD = 4.0  # Width of a cell above which `_one_cell` searches for a bend of the log density.
-_LEAST = 1e-60  # Weight of a node below which its slope counts as 0, since it may overflow.
-_HALVINGS = 50  # Number of bisections in the search for a bend.
+_DROP = 45.0  # The range ends where the log integrand is this much below its maximum.
+_REACH = 9.5  # The range covers at least this many standard deviations on either side of the mean.
+_LOOKS = 33  # Number of equidistant values of f at which slopes are computed first, to find modes.
+_MODES = 3  # Only this number of modes of a density is used, the highest modes first.
+_STEPS = 40  # A search for a mode stops after this number of steps.
+_LONGEST = 100  # A search for an end of the range, or for a width, stops after this number of steps.
+_AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Extra values of f near a mode of p, in its widths.
+_EVEN = 20.0  # Scale c of sinh, in standard deviations, that makes nodes nearly equidistant.
+_BROAD = 4.0  # `_one_cell` searches for a bend of log p in cells longer than 19 times this number.
+_LEAST = 1e-60  # The slope at a node with a smaller weight counts as 0, since it may overflow.
+_HALVINGS = 50  # Number of bisection steps in the search for a bend of log p.
 
 
 class CellDensity(Protocol):
-    """A density as a function of latent values and columns (q, m) of further arguments."""
+    """Density p of a latent value. Its further arguments, such as the observation, are columns (q, m) of m values."""
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
-        """Return log p and its first two derivatives in f, (3, m)."""
+        """Return log p(f) and its first two derivatives, (3, m), for latent values f (m,) and columns (q, m)."""
         ...
 
 
 class DensityPoints(NamedTuple):
-    """Points, each with a normal density of its latent value and the arguments `columns` of its density p."""
+    """Points with a normal density N(f | mean, variance) and a density p(f) each. `columns` are arguments of p."""
 
     density: CellDensity
     mean: Array
@@ -64,7 +63,7 @@ class DensityPoints(NamedTuple):
         return type(self)(self.density, self.mean[chosen], self.variance[chosen], self.columns[:, chosen])
 
     def log_density(self, deviation: Array) -> Array:
-        """Return log p and two derivatives at deviations (k, n) or (n,) from the mean; −∞ and 0 in place of NaN."""
+        """Return log p(f) and two derivatives at f = mean + deviation (k, n) or (n,). −∞ or 0 replaces NaN."""
         f = self.mean + deviation
         repeats = f.size // max(len(self.mean), 1)
         found = self.density.two_derivatives(f.ravel(), np.tile(self.columns, (1, repeats)))
@@ -73,14 +72,14 @@ class DensityPoints(NamedTuple):
         return np.stack([value, *(np.where(np.isfinite(each), each, 0.0) for each in (slope, curvature))])
 
     def tilted(self, deviation: Array) -> Array:
-        """Return log N(f) p(f), up to a constant, and two derivatives."""
+        """Return log N(f) p(f), up to a constant, and its first two derivatives at f = mean + deviation."""
         value, slope, curvature = self.log_density(deviation)
         scaled = deviation / self.variance
         return np.stack([value - 0.5 * deviation * scaled, slope - scaled, curvature - 1.0 / self.variance])
 
 
 class CellRule(NamedTuple):
-    """Rule f = mean + centre + scale sinh τ with τ from `low` to `high`, for k cells of n points (k, n)."""
+    """Quadrature rule for k cells of n points: f = mean + centre + scale sinh τ, for τ from `low` to `high` (k, n)."""
 
     points: DensityPoints
     centre: Array
@@ -93,7 +92,7 @@ class CellRule(NamedTuple):
         return type(self)(points.take(chosen), *(array[:, chosen] for array in arrays))
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Return nodes relative to the mean, and weights (nodes of all cells, n) of ∫ · df."""
+        """Return nodes minus the mean, and weights for integrals over f, both (nodes of all cells, n)."""
         x, w = _legendre(count)
         half = 0.5 * (self.high - self.low)
         tau = self.low + half * (1.0 + x[:, None, None])
@@ -104,11 +103,11 @@ class CellRule(NamedTuple):
 
 
 class OneCell(CellRule):
-    """Trapezoid rule over a single cell, arrays (1, n), for smooth unimodal integrands."""
+    """Trapezoid rule over a single cell of each point, for smooth integrands with one mode. Arrays are (1, n)."""
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Return nodes relative to the mean, and weights (nodes, n). The integrand is 0 at the ends."""
-        steps = 4 * count // 3  # 16, 32, 64, ...: most averages agree at 64
+        """Return nodes minus the mean, and weights, both (nodes, n). The integrand must be 0 at both ends."""
+        steps = 4 * count // 3  # 16, 32, 64, ... steps. Most averages agree at 64 steps.
         length = self.high - self.low
         tau = self.low + length * np.arange(steps + 1)[:, None] / steps
         return self.centre + self.scale * np.sinh(tau), self.scale * np.cosh(tau) * length / steps
@@ -121,7 +120,7 @@ def _legendre(count: int) -> tuple[Array, Array]:
 
 
 def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """Return modes (n,) between bounds with a positive slope at the lower and a negative slope at the upper bound."""
+    """Return the mode (n,) of each function. Its slope must be positive at `low` and negative at `high`."""
     at, left = 0.5 * (low + high), np.full(low.shape, True)
     for _ in range(_STEPS):
         _, slope, curvature = function(at)
@@ -139,12 +138,12 @@ def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
 
 
 def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Return brackets of modes between neighbouring places (k, n), the bracket of the highest mode first.
+    """Return intervals that contain a mode, between neighbouring places (k, n). The highest mode comes first.
 
-    Entry j of the list has the bracket j of each point: indices of points, lower places, upper places.
+    Entry j of the list is the interval j of all points with more than j modes: indices of points, lower and upper ends.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
-    # At p = 0 the slope is undefined, so the rise to the next positive value is used.
+    # At p = 0 the slope is undefined. A step from p = 0 to a positive p then counts as a rise.
     rises |= np.isneginf(values[:-1]) & (slopes[1:] < 0.0) & np.isfinite(values[1:])
     rises |= (slopes[:-1] > 0.0) & np.isneginf(values[1:])
     height = np.where(rises, np.maximum(values[:-1], values[1:]), -np.inf)
@@ -159,7 +158,7 @@ def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray
 
 
 def _range(points: DensityPoints) -> tuple[Array, Array]:
-    """Return the ends, relative to the mean, beyond which N(f) p(f) is negligible."""
+    """Return both ends (n,) of the range, relative to the mean. Beyond these ends N(f) p(f) is negligible."""
     sd = np.sqrt(points.variance)
     top = points.tilted(0.0 * sd)[0]
     ends = []
@@ -177,7 +176,7 @@ def _range(points: DensityPoints) -> tuple[Array, Array]:
 
 
 def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Array]:
-    """Return modes of p between places (k, n), and their widths, (modes, n); NaN for points with fewer modes."""
+    """Return modes of p between places (k, n), and widths of the modes, both (modes, n); NaN for missing modes."""
     value, slope, _ = points.log_density(places)
     found = _brackets(places, value, slope)
     modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
@@ -189,7 +188,7 @@ def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Arra
 
 
 def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> Array:
-    """Return the distance (n,) from the mode at which the function is about 1 below its maximum, on the steep side."""
+    """Return the distance (n,) from the mode, on the steeper side, at which a function is about 1 below its maximum."""
     top, _, curvature = function(mode)
     with np.errstate(divide="ignore"):
         begin = np.clip(1.0 / np.sqrt(np.maximum(-curvature, 0.0)), 1e-9 * longest, longest)
@@ -209,10 +208,10 @@ def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> A
 def _cells(
     points: DensityPoints, modes: list[tuple[NDArray[np.intp], Array, Array]], places: Array, values: Array
 ) -> list[tuple[NDArray[np.intp], CellRule]]:
-    """Return groups of points with equal numbers of cells, and the rules of their cells around modes.
+    """Return groups of points with equal numbers of modes, and the quadrature rule of each group.
 
-    `modes` are tuples of points, modes and widths. Between modes, cells meet at the place (k, n) with the smallest
-    value.
+    `modes` are tuples of point indices, modes and widths. Two cells meet at each mode. Between two modes, cells meet at
+    the place (k, n) with the smallest of the `values` (k, n).
     """
     n = places.shape[1]
     count = np.zeros(n, np.intp)
@@ -240,7 +239,7 @@ def _cells(
 
 
 def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Return the modes (modes, n) at which p has a kink, as tuples of indices of points, modes and widths."""
+    """Return modes at which p has a kink, as tuples of point indices, modes and widths. Arguments are (modes, n)."""
     found = []
     for mode, width in zip(modes, widths, strict=True):
         with np.errstate(invalid="ignore"):
@@ -252,7 +251,7 @@ def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDA
 
 
 def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
-    """Return sorted places (k, n) over the range, dense about modes of p, and the modes with their widths."""
+    """Return sorted deviations from the mean (k, n), dense near modes of p, and the modes and their widths."""
     low, high = _range(points)
     even = low + (high - low) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
     modes, widths = _modes_of_density(points, even)
@@ -274,10 +273,10 @@ type _Rules = list[tuple[NDArray[np.intp], CellRule]]
 
 
 def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, high: Array) -> _Rules:
-    """Return the rule of a single cell with ends in τ, about a centre (n,) or about a bend of log p.
+    """Return the rule of a single cell for each point, with centre (n,), and ends `low` and `high` in τ (n,).
 
-    A bend is where the concave log p changes from rising to falling, or becomes flat relative to the width of the rule.
-    It is assumed to be a few units wide. If nodes about the centre would miss it, the cell is centred at the bend.
+    At a bend the slope of the concave log p changes from steep to flat, or from flat to steep. A bend is assumed to be
+    a few units wide, so a wide cell could miss it. A wide cell with a bend is therefore centred at the bend.
     """
     ends = centre + scale * np.sinh(low), centre + scale * np.sinh(high)
     width = (ends[1] - ends[0]) / (2.0 * _REACH)
@@ -300,7 +299,7 @@ def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, hi
 
 
 def _one_tilted(points: DensityPoints) -> _Rules:
-    """Return the rule of a single cell of N(f) p(f), around its mode."""
+    """Return the rule of a single cell for integrals of N(f) p(f), centred at the mode of this integrand."""
     reach = np.sqrt(points.variance) * np.sign(points.tilted(0.0 * points.mean)[1])
     for _ in range(_LONGEST):
         uphill = reach * points.tilted(reach)[1] > 0.0
@@ -323,7 +322,7 @@ def _one_tilted(points: DensityPoints) -> _Rules:
 
 
 def tilted_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """Return rules for integrals of N(f) p(f), with cells around the modes of p."""
+    """Return quadrature rules for integrals of N(f) p(f), with cells around the modes of this integrand."""
     return _one_tilted(points) if concave else _tilted_cells(points)
 
 
@@ -345,14 +344,14 @@ def _tilted_cells(points: DensityPoints) -> _Rules:
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
     without = _left(len(points.mean), found)
-    if without.size:  # No mode was found: for example, the density has a jump.
+    if without.size:  # No mode was found, for example because the density has a jump.
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
     return _cells(points, found, places, value)
 
 
 def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """Return rules for integrals of N(f) log p(f), with nearly equidistant nodes that are dense around modes of p."""
+    """Return quadrature rules for integrals of N(f) log p(f). They have nearly equidistant nodes, dense near modes."""
     sd, ends = np.sqrt(points.variance), _plain_ends(points)
     if concave:
         return _one_cell(points, 0.0 * sd, _EVEN * sd, *(np.arcsinh(end / (_EVEN * sd)) for end in ends))
@@ -360,7 +359,7 @@ def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
 
 
 def _plain_ends(points: DensityPoints) -> list[Array]:
-    """Return the ends, relative to the mean, beyond which N(f) log p(f) is negligible."""
+    """Return both ends (n,) of the range, relative to the mean. Beyond these ends N(f) log p(f) is negligible."""
     sd = np.sqrt(points.variance)
     ends = []
     least = np.log1p(np.abs(points.log_density(0.0 * sd)[0])) - _DROP
@@ -387,27 +386,27 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
     without = _left(len(sd), found)
     if without.size:
         found.append((without, 0.0 * sd[without], _EVEN * sd[without]))
-    # Cells meet midway between modes.
+    # Two neighbouring cells meet midway between their modes.
     return _cells(points, found, even[[0, -1]], np.zeros((2, len(sd))))
 
 
-_FEWEST, _MOST = 12, 1536  # Smallest and largest number of nodes of a cell.
-_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes. The error is about its square.
-_POINT = 1e-10  # Smallest variance of a normal density for a rule, in units of the inverse curvature of log p.
-_NARROW = 1e-3  # Variance, in units of the inverse curvature, below which derivatives of log p are used.
-_SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
-_POINTS = 512  # Number of points of a batch, whose nodes fit into a processor's cache.
+_FEWEST, _MOST = 12, 1536  # Numbers of nodes of a cell: the first, and the limit of doubling.
+_AGREEMENT = 1e-7  # Largest relative change by doubling the nodes that counts as converged.
+_POINT = 1e-10  # Smallest variance of N that a rule uses, in units of 1 / (1 + |(log p)″| + (log p)′²).
+_NARROW = 1e-3  # If variance × |(log p)″| is smaller, `_log_average` uses (log p)″ for high derivatives.
+_SMOOTH = 1e-9  # Two formulas of h″ differ by more than this number / variance only near a kink of p.
+_POINTS = 512  # Number of points of a batch. Their nodes fit into the cache of a processor.
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Return sizes of terms and derivatives that count as 0: for a narrow N they are rounding errors."""
+    """Return sizes (rows, n) of terms that count as 0. If N is narrow, rounding errors are this large."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
 
 
 def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) -> Array:
-    """Return terms (rows, n). Nodes are doubled until the terms of a point agree; NaN if they never agree."""
+    """Return terms (rows, n). The nodes of a point are doubled until its terms agree, else the terms are NaN."""
     n = sum(len(group) for group, _ in rules)
     out = np.full((rows, n), np.nan)
     for group, begun in rules:
@@ -427,7 +426,7 @@ def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) 
 
 
 def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Array]:
-    """Return nodes relative to the mean, normalised weights, log ∫ N p, and log p with derivatives at the nodes."""
+    """Return nodes minus the mean, weights that sum to 1, log ∫ N p df, and log p with two derivatives at the nodes."""
     points = rule.points
     deviation, measure = rule.nodes(count)
     density = points.log_density(deviation)
@@ -440,11 +439,11 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
 
 
 def _log_average(rule: CellRule, count: int) -> Array:
-    """Return h and four derivatives in the mean.
+    """Return h = log ∫ p(f) N(f | μ, D) df and its first four derivatives in the mean μ, (5, n).
 
-    With s = (f − μ)/D and joint cumulants κ they are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also for
-    densities with kinks. Powers of a small D would amplify rounding errors of the last two. For a narrow N they are
-    computed as Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
+    Let ℓ = log p and s = (f − μ)/D. Under the density p N, the derivatives are E ℓ′, Cov(ℓ′, s) and the joint cumulants
+    κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also at kinks of p. A small D would amplify rounding errors of the cumulants. They
+    are then computed as Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
     """
     variance = rule.points.variance
     deviation, weights, value, (_, slope, curvature) = _tilted_weights(rule, count)
@@ -464,7 +463,7 @@ def _log_average(rule: CellRule, count: int) -> Array:
         average(c * ss) + average(gs * gs) - spread * of_s - 2.0 * second**2,
     ]
     small = variance * (average(np.abs(curvature)) + spread) < _NARROW
-    # Near a kink, derivatives of log p do not show the change of slope.
+    # At a kink, (log p)″ misses the change of slope. The two formulas of h″ then differ.
     small &= np.abs(average(curvature) + spread - second) * variance < _SMOOTH
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
@@ -477,7 +476,7 @@ def _by_blocks(
     rows: int,
     terms: Callable[[DensityPoints], Array],
 ) -> Array:
-    """Compute terms (rows, n) for blocks of valid points."""
+    """Return `terms` (rows, n) of all points, computed in blocks. A point with invalid moments or log p is NaN."""
     out = np.full((rows, len(mean)), np.nan)
     usable = np.isfinite(mean) & (variance >= 0.0) & (variance < np.inf)
     at_mean = np.full(len(mean), np.nan)
@@ -493,7 +492,7 @@ def _by_blocks(
 
 
 def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bool_]]:
-    """Return points with variances of at least the rules' minimum, log p at the mean, and a mask of changed points."""
+    """Return points with variances large enough for rules, log p at the means, and a mask of changed points."""
     at_mean = points.log_density(0.0 * points.mean)
     least = _POINT / (1.0 + np.abs(at_mean[2]) + at_mean[1] ** 2)
     return points._replace(variance=np.maximum(points.variance, least)), at_mean, points.variance < least
@@ -502,7 +501,7 @@ def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bo
 def log_average_terms(
     density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
 ) -> Array:
-    """Return h of `GaussianAverage` and four derivatives (5, n), see `pymc_gpep.likelihoods.local_computations`."""
+    """Return h = log ∫ p(f) N(f | mean, variance) df and its first four derivatives in the mean, (5, n)."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
@@ -514,14 +513,14 @@ def log_average_terms(
 
 
 def _plain_weights(rule: CellRule, count: int) -> tuple[Array, Array]:
-    """Return nodes relative to the mean, and normalised weights of the average over N."""
+    """Return nodes minus the mean, and weights for averages over N, both (nodes, n). The weights sum to 1."""
     deviation, measure = rule.nodes(count)
     weights = np.exp(-0.5 * deviation**2 / rule.points.variance) * measure
     return deviation, weights / weights.sum(axis=0)
 
 
 def _average_log(rule: CellRule, count: int) -> Array:
-    """Return g, and its derivatives in mean and variance. The derivative Cov(ℓ′, f)/2v in v is valid with kinks."""
+    """Return g = ∫ log p(f) N(f | m, v) df, ∂g/∂m and ∂g/∂v = Cov((log p)′, f) / 2v. Kinks of p are allowed."""
     deviation, weights = _plain_weights(rule, count)
     value, slope, _ = rule.points.log_density(deviation)
     value = np.where(weights > 0.0, value, 0.0)
@@ -533,7 +532,7 @@ def _average_log(rule: CellRule, count: int) -> Array:
 def average_log_terms(
     density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
 ) -> Array:
-    """Return g of `AverageLogDensity`, ∂g/∂m and ∂g/∂v (3, n), see `pymc_gpep.likelihoods.local_computations`."""
+    """Return g = ∫ log p(f) N(f | m, v) df and its derivatives in the mean m and the variance v, (3, n)."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
@@ -544,7 +543,7 @@ def average_log_terms(
 
 
 type _Slopes = Callable[[Array, NDArray[np.intp]], Array]
-"""Function of latent values (k, n) and indices of points that returns slopes (p, k, n)."""
+"""Function of latent values (k, n) and point indices (n,). It returns slopes of log p in the parameters, (p, k, n)."""
 
 
 def average_slopes(
@@ -558,12 +557,12 @@ def average_slopes(
     *,
     tilted: bool = True,
 ) -> Array:
-    """Return slopes (count, n) in parameters: of h as averages over N p if `tilted`, else of g as averages over N."""
+    """Return slopes (count, n) in the parameters: of h = log ∫ p N df if `tilted`, else of g = ∫ log p N df."""
     rules_of = tilted_rules if tilted else plain_rules
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
     class Numbered:
-        """Density whose last column is the index of the point."""
+        """The given density with one more column, the index of the point."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return density.two_derivatives(f, given[:-1])
@@ -581,11 +580,11 @@ def average_slopes(
 
 
 normal_slopes = partial(average_slopes, tilted=False)
-"""Function that returns slopes (count, n) of g."""
+"""Function like `average_slopes` that returns slopes (count, n) of g = ∫ log p N df."""
 
 
 def columns_of(y: Observed, parameters: Array) -> Array:
-    """Return observations and parameters as columns of numbers."""
+    """Return one array (1 + p, n) of observations (n,) and parameters (p, n)."""
     return np.array([y, *parameters], np.float64)
 
 
@@ -600,7 +599,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
     """
 
     class Columns:
-        """Density as a function of latent values and columns."""
+        """`CellDensity` with observations and parameters as columns."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return log_density(f, given[0], given[1:])[:3]
@@ -625,7 +624,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
 
 
 class KernelDensity:
-    """Density that a kernel computes, with observations and parameters as columns."""
+    """`CellDensity` of a compiled log density, with observations and parameters as columns."""
 
     def __init__(self, density: ScalarDensity, y: Observed) -> None:
         self._kernel, self._dtype = density.derivatives, y.dtype
@@ -637,7 +636,7 @@ class KernelDensity:
 
 
 def average_log_density(density: ScalarDensity) -> AverageLogDensity:
-    """Return the computation of g for a log-concave density that a kernel computes."""
+    """Return a computation of g = ∫ log p N df for a compiled log-concave density p."""
 
     def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)
@@ -646,7 +645,7 @@ def average_log_density(density: ScalarDensity) -> AverageLogDensity:
 
 
 def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSlopes:
-    """Return slopes of h and g in the parameters, computed as averages of slopes of log p."""
+    """Return computations of the slopes in parameters of log averages and average logs of a log-concave density."""
 
     def averaged(
         kind: Callable[..., Array], mean: Array, variance: Array, y: Observed, parameters: Array, out: Array

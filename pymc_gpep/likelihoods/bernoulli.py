@@ -1,4 +1,4 @@
-"""Two classes by one latent function: probit (with a PyMC distribution), logistic, complementary log-log."""
+"""Likelihoods of two classes with one latent function: probit, logistic and complementary log-log."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ class Probit(Discrete):
         return super().dist([pt.as_tensor_variable(f).astype("float64")], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
-        """Return the more probable label, the initial value."""
+        """Return the more probable label, the initial value of a sampler."""
         likely = pt.cast(f > 0.0, "int64")
         return likely if rv_size_is_none(size) else pt.full(size, likely)
 
@@ -138,7 +138,7 @@ class Probit(Discrete):
 
 @dataclass(frozen=True)
 class ProbitLikelihood(TwoClasses):
-    """p(y = 1 | f) = Φ(f): the sign of the latent value with unit normal noise."""
+    """Probit likelihood, p(y = 1 | f) = Φ(f): the label is 1 if f plus standard normal noise is positive."""
 
     name: ClassVar[str] = "probit"
     written: ClassVar[str] = "gpep.Probit"
@@ -165,7 +165,7 @@ class ProbitLikelihood(TwoClasses):
         return np.asarray(ndtr(f))
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read `gpep.Probit`, or `pm.Bernoulli` with a probability Φ(argument), however it is written."""
+        """Return f of `gpep.Probit`, or of `pm.Bernoulli` if its probability is Φ(f) in any notation; else None."""
         op = variable.owner.op
         if isinstance(op, ProbitRV):
             (latent,) = op.dist_params(variable.owner)
@@ -175,7 +175,7 @@ class ProbitLikelihood(TwoClasses):
 
 @dataclass(frozen=True)
 class LogitLikelihood(TwoClasses):
-    """p(y = 1 | f) = σ(f) = 1 / (1 + e⁻ᶠ)."""
+    """Logistic likelihood, p(y = 1 | f) = σ(f) = 1 / (1 + e⁻ᶠ)."""
 
     name: ClassVar[str] = "logit"
     written: ClassVar[str] = "pm.Bernoulli(logit_p=...)"
@@ -200,7 +200,7 @@ def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class ComplementaryLogLogLikelihood(TwoClasses):
-    """p(y = 1 | f) = 1 − exp(−eᶠ)."""
+    """Likelihood with the complementary log-log link, p(y = 1 | f) = 1 − exp(−eᶠ)."""
 
     name: ClassVar[str] = "complementary_log_log"
     written: ClassVar[str] = "pm.Bernoulli(p=1 - pm.math.exp(-pm.math.exp(f)))"

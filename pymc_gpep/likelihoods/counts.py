@@ -1,4 +1,4 @@
-"""Counts whose log rate or log odds is a latent value: Poisson, binomial, negative binomial."""
+"""Likelihoods of counts: Poisson, binomial, negative binomial. The latent value is the log rate or the log odds."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from pymc_gpep.likelihoods.standard_density import (
     standard_computations,
 )
 
-# Rate below which series replace differences, and largest log rate.
+# Series replace differences at rates below the first number. Log rates are clipped at the second number.
 _SMALL_RATE, _LARGEST_LOG_RATE = 1e-4, 700.0
 
 
@@ -45,7 +45,7 @@ def _slopes_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class PoissonLikelihood(StandardLikelihood):
-    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as parameter.
+    """p(y | f) = Poisson(y; exp(f + o)). The parameter is the offset o, the logarithm of an exposure.
 
     For an exposure of 0 the offset is `NO_EXPOSURE`. A row with exposure 0 and count 0 has no effect.
     """
@@ -107,12 +107,12 @@ def _form_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 
 def _slopes_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
-    return no_slopes(1, 2, len(y))  # Trials are data, without derivatives.
+    return no_slopes(1, 2, len(y))  # Slopes are 0, since trials are data.
 
 
 @dataclass(frozen=True)
 class BinomialLikelihood(StandardLikelihood):
-    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y). The parameter is the number of trials N, which is data."""
+    """Binomial with logistic σ: p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y). The parameter N, the trials, is data."""
 
     name: ClassVar[str] = "binomial"
     written: ClassVar[str] = "pm.Binomial(n=trials, logit_p=f)"
@@ -129,11 +129,11 @@ class BinomialLikelihood(StandardLikelihood):
         return None if argument is None else reading_of(argument, trials)
 
     def link(self, f: Array) -> Array:
-        """Return the probability of a success."""
+        """Return the probability of a success, given latent values f."""
         return np.asarray(expit(f))
 
     def failure(self, f: Array) -> Array:
-        """Return the probability of a failure, accurate even if it is small."""
+        """Return the probability of a failure, given latent values f. Small probabilities are accurate."""
         return np.asarray(expit(-f))
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
@@ -178,7 +178,7 @@ class BinomialLikelihood(StandardLikelihood):
 
 
 def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...]:
-    """Return local computations of a binomial. `terms` returns log p and log(1 − p), with three derivatives (4, n)."""
+    """Return local computations of a binomial. `terms` returns log p and log(1 − p), each with 3 derivatives (4, n)."""
 
     def log_density(f: Array, y: Observed, parameters: Array) -> Array:
         (trials,) = parameters
@@ -187,7 +187,7 @@ def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...
         found[0] += _form_of_trials(np.asarray(y), parameters).constant
         return found
 
-    def nothing(*arrays: Array) -> None:  # Trials are data.
+    def nothing(*arrays: Array) -> None:  # Slopes are 0, since trials are data.
         arrays[-1][:] = 0.0
 
     return *computations_of(log_density), ParameterSlopes(nothing, nothing, nothing)
@@ -220,7 +220,7 @@ def _log_log_terms(f: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class ProbitTrialsLikelihood(BinomialLikelihood):
-    """p(y | f) = C(N, y) Φ(f)ʸ Φ(−f)^(N − y)."""
+    """Binomial with the probit link: p(y | f) = C(N, y) Φ(f)ʸ Φ(−f)^(N − y) for N trials."""
 
     name: ClassVar[str] = "binomial_probit"
     written: ClassVar[str] = "pm.Binomial(n=trials, p=pm.math.invprobit(f))"
@@ -235,7 +235,7 @@ class ProbitTrialsLikelihood(BinomialLikelihood):
 
 @dataclass(frozen=True)
 class ComplementaryLogLogTrialsLikelihood(BinomialLikelihood):
-    """p(y | f) = C(N, y) (1 − exp(−eᶠ))ʸ exp(−(N − y) eᶠ)."""
+    """Binomial with N trials and the complementary log-log link: C(N, y) (1 − exp(−eᶠ))ʸ exp(−(N − y) eᶠ)."""
 
     name: ClassVar[str] = "binomial_log_log"
     written: ClassVar[str] = "pm.Binomial(n=trials, p=1 - pm.math.exp(-pm.math.exp(f)))"
@@ -252,7 +252,7 @@ class ComplementaryLogLogTrialsLikelihood(BinomialLikelihood):
 
 def _form_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha = parameters
-    # Γ(y + α) / (Γ(α) y!) by the beta function, which does not cancel for large α.
+    # Γ(y + α) / (Γ(α) y!) is computed by the beta function. A difference of logarithms would lose digits for large α.
     constant = np.where(y >= 0, -np.log(y + alpha) - betaln(alpha, y + 1.0), np.nan)
     return StandardForm(np.ones(len(y)), offset, np.stack([y.astype(np.float64), alpha]), constant)
 
@@ -266,9 +266,9 @@ def _slopes_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm
 
 @dataclass(frozen=True)
 class NegativeBinomialLikelihood(StandardLikelihood):
-    """p(y | f) = Γ(y + α) / (Γ(α) y!) σ(g)ʸ σ(−g)^α, g = f + o: the mean is α exp(f + o).
+    """p(y | f) = Γ(y + α) / (Γ(α) y!) σ(g)ʸ σ(−g)^α, for g = f + o and the logistic function σ. The mean is α exp(g).
 
-    Parameters are o = log(exposure / α), and the dispersion α. The limit α → ∞ is Poisson.
+    Parameters are the offset o = log(exposure / α) and the dispersion α. In the limit α → ∞ counts are Poisson.
     """
 
     name: ClassVar[str] = "negative_binomial"

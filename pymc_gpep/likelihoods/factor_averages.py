@@ -1,8 +1,8 @@
-"""Class probabilities of dependent utilities, averaged over common factors by the cheapest rule that is accurate.
+"""Probabilities that each of several correlated utilities is the largest, by averages over their common factors.
 
-The rules are randomised, and exact for polynomials of degree 3 or 5 (Genz and Monahan 1998). The radius and the
-rotation of the points on the sphere are random, with densities for which each rule is unbiased. Its error consists of
-terms of higher degree.
+Cheap quadrature rules are tried first. Most rules are randomised, and exact for polynomials of degree 3 or 5 (Genz and
+Monahan 1998). Their points lie on a sphere with a random radius and a random rotation, so each rule is unbiased. Its
+error consists of polynomial terms of higher degree.
 
 A. Genz and J. Monahan (1998). Stochastic integration rules for infinite regions. *SIAM Journal on Scientific Computing*
 19 (2), 426–439.
@@ -22,16 +22,16 @@ from pymc_gpep.kernels.special.common_factors import average_over_factors
 from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 
 FEWEST = 5
-"""Smallest number of classes for which rules over factors save time."""
+"""Averages over common factors save time from this number of classes."""
 
-_SEED = 20_130_101  # Fixed seed of the points, so that equal input has equal results.
+_SEED = 20_130_101  # Fixed seed of the random points: equal input then has equal results.
 _CONFIDENCE = 0.99  # Confidence level of reported errors.
-_PIECE = 8  # Number of points in a piece of work for a thread.
-_FINEST = 1e-5  # Smallest tolerance, the order of the errors of tables and mixtures.
+_PIECE = 8  # Number of points that a thread computes in one piece of work.
+_FINEST = 1e-5  # No rule is tried for a smaller tolerance: tables and mixtures have errors of this size.
 
 
 def normal_rule(count: int, k: int) -> tuple[Array, Array]:
-    """Return nodes (d, k) and weights (d,) of averages over k standard normals, a product of Gauss-Hermite rules.
+    """Return nodes (d, k) and weights (d,) for averages over k standard normals, by a product of Gauss–Hermite rules.
 
     Parameters
     ----------
@@ -45,23 +45,23 @@ def normal_rule(count: int, k: int) -> tuple[Array, Array]:
 
 
 class UtilityNoise(NamedTuple):
-    """Noise that is added to latent values to form utilities, equal for each class. The largest utility is observed."""
+    """Noise with the same distribution for each class. A utility is a latent value plus its noise."""
 
     common: float
     """Variance of the normal part of the noise."""
     weights: Array
-    """Weights of a mixture of normals, the rest of the noise. They sum to 1, and may be negative."""
+    """Weights of a mixture of normals for the rest of the noise. They sum to 1, and may be negative."""
     means: Array
     variances: Array
     error: float
-    """Error of probabilities due to tables and mixture."""
+    """Error of class probabilities due to interpolation in tables and to the mixture."""
 
 
 class _Rules(NamedTuple):
     make: Callable[[int, np.random.Generator], tuple[Array, Array]]
-    """Function that returns points (rules, points, dimension) and weights (rules, points)."""
+    """Function of dimension and generator. It returns points (rules, points, dimension) and weights (rules, points)."""
     hopeless: float
-    """Largest error of the previous rules, in units of the tolerance, for which these rules are tried."""
+    """These rules are skipped if the error of the previous rules, in units of the tolerance, is larger."""
 
 
 def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -69,18 +69,18 @@ def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def _fifth(dimension: int, rng: np.random.Generator, *, least: int, points: int) -> tuple[Array, Array]:
-    """Return rules with about `points` points in total, and at least `least` rules."""
+    """Return at least `least` rules of degree 5, with about `points` points in total."""
     return fifth_degree(dimension, max(least, points // (2 * (dimension + 1) * (dimension + 2) + 1)), rng)
 
 
 def _scrambled_sobol(dimension: int, rng: np.random.Generator, *, log2_points: int) -> tuple[Array, Array]:
-    """Return points and weights of eight independently scrambled Sobol sequences, made standard normal."""
+    """Return points and weights of eight independently scrambled Sobol sequences, transformed to standard normals."""
     points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(log2_points) for _ in range(8)])
     return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full(points.shape[:2], 0.5**log2_points)
 
 
 CHEAP = (_Rules(_third, np.inf), _Rules(partial(_fifth, least=6, points=1330), 400.0))
-"""Rules in the order in which they are tried."""
+"""Rules with few points, in the order in which they are tried."""
 
 DEAR = (
     _Rules(partial(_fifth, least=12, points=4000), np.inf),
@@ -103,7 +103,7 @@ def over_factors(
     noise : UtilityNoise
     tolerance : float
         Target absolute error. With strongly correlated classes no rule may reach it, so check the estimated errors.
-        They are NaN if no rule was tried, as for tolerances below 1e-5.
+        The errors are NaN if no rule was tried, as for tolerances below 1e-5.
     rules : tuple
         `CHEAP`, with hundreds of points or more, or `DEAR`, with 4,000 to 16,000 points or more.
     """
@@ -138,15 +138,15 @@ def _by_rules(mean: Array, cov: Array, noise: UtilityNoise, tolerance: float, ru
 
 @lru_cache(maxsize=12)
 def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
-    """Return fixed points and weights over standard normal factors."""
+    """Return points and weights for averages over standard normal factors, from a fixed seed."""
     return rules.make(dimension, np.random.default_rng(_SEED))
 
 
 def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
 
-    The radii are stratified, so the average of the rules is more accurate than their spread suggests. The order is
-    random.
+    The radii are stratified, so the average of the rules is more accurate than their spread suggests. The rules have a
+    random order.
     """
     points, weights = [], []
     for squared in chi2.ppf((np.arange(rules) + rng.random(rules)) / rules, dimension + 2):
@@ -160,7 +160,7 @@ def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[
 def fifth_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return points and weights of rules of degree 5, with 2 (dimension + 1) (dimension + 2) + 1 points each.
 
-    On the sphere the points are the vertices of a regular simplex, the middles of its edges, and the opposites of both.
+    Points on the sphere are the vertices of a regular simplex, the midpoints of its edges, and the negatives of both.
     """
     d = dimension
     vertices = np.linalg.svd(np.ones((1, d + 1)))[2][1:].T

@@ -1,7 +1,6 @@
-"""Likelihood of groups of rows with equal latent values, a product over the rows of each group.
+"""Likelihood of groups of rows. All rows of a group have the same latent value f.
 
-    p(y_1 … y_m | f) = exp(c) ∏_j p(y_j | f; θ_j)^w_j
-
+A group has the likelihood exp(c) ∏_j p(y_j | f; θ_j)^w_j. Factor j has observation y_j, parameters θ_j and weight w_j.
 Equal rows of a group form one factor with a weight. If the likelihood has sufficient statistics
 (`pymc_gpep.likelihoods.pooled_rows`), all rows of a group form one factor, and c is the remaining constant of the
 product. Factors are stored as parameters of their group, so groups can be selected, repeated and divided like rows.
@@ -32,11 +31,11 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, CombinedLikelihood, StandardProduct
 
-_TOGETHER = 20_000  # Largest number of factors in a batch of averages.
+_TOGETHER = 20_000  # Averages are computed in batches with at most this number of factors.
 
 
 class Factors(NamedTuple):
-    """Factors of groups, as arrays, or as graphs that depend on hyperparameters."""
+    """Factors of groups. Fields are arrays, or graphs that depend on hyperparameters."""
 
     of: NDArray[np.int64]
     """Index of the group of each factor, (e,)."""
@@ -50,7 +49,7 @@ class Factors(NamedTuple):
     """Constant c of each group, (g,)."""
 
     def table(self) -> tuple[NDArray[np.int64], Array]:
-        """Return indices (slots, g) of the factors of each group, and their weights (slots, g); 0 in unused slots."""
+        """Return indices and weights of the factors of each group, both (slots, g). Unused slots have weight 0."""
         g = int(self.of.max()) + 1
         order = np.argsort(self.of, kind="stable")
         counts = np.bincount(self.of, minlength=g)
@@ -64,7 +63,7 @@ class Factors(NamedTuple):
         return found, weights
 
     def numbers(self, count: int) -> Array:
-        """Return the result of `together` as an array, for factors as arrays."""
+        """Return the parameters that `together` returns, as an array instead of a graph."""
         table, weights = self.table()
         s, g = table.shape
         own = np.concatenate(
@@ -78,7 +77,7 @@ class Factors(NamedTuple):
         return np.concatenate([self.constant[None], own.reshape(s * (2 + count), g)])
 
     def together(self, count: int) -> TensorVariable:
-        """Return parameters (1 + s(2 + p), g) of groups: c, then weight, observation and p parameters of s factors."""
+        """Return parameters (1 + s(2 + p), g) of groups: c, then weight, observation and p parameters per factor."""
         table, weights = self.table()
         y, parameters = (pt.as_tensor_variable(each).astype("float64") for each in (self.y, self.parameters))
         own = [pt.constant(weights)[:, None], y[table][:, None], parameters[:, table].transpose(1, 0, 2)]
@@ -90,7 +89,7 @@ class Factors(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """Concatenated factors of selected groups."""
+    """Factors of selected groups as flat arrays. A factor is in slot `slots` of the group in column `columns`."""
 
     slots: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -99,13 +98,13 @@ class _Members(NamedTuple):
     parameters: Array
 
     def summed(self, values: Array, n: int) -> Array:
-        """Return weighted sums (rows, n) over the factors of each group, of values (rows, e)."""
+        """Return sums (rows, n) of weight × value over the factors of each group, for values (rows, e) of e factors."""
         return np.stack([np.bincount(self.columns, self.weights * row, n) for row in values])
 
 
 @dataclass(frozen=True)
 class GroupedLikelihood(CombinedLikelihood):
-    """Likelihood of groups of rows.
+    """Likelihood of groups of rows, a product over the factors of each group.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ class GroupedLikelihood(CombinedLikelihood):
     count : int
         Number of parameters of the inner likelihood.
     located : bool
-        Whether the density of a factor is a function of y − f, with observations that may depend on hyperparameters.
+        Whether the density of a factor is a function of y − f. Observations y may then depend on hyperparameters.
     largest : float
         Largest total weight of the factors of a group.
     """
@@ -150,12 +149,12 @@ class GroupedLikelihood(CombinedLikelihood):
 
     @property
     def largest_precision(self) -> float:  # type: ignore[override]
-        """Largest precision of a factor times the largest total weight."""
+        """Upper bound of the precision of a group: largest precision of a factor × largest total weight."""
         return self.own.largest_precision * self.largest
 
     @property
     def log_concave(self) -> bool:  # type: ignore[override]
-        """Whether the factors are log-concave."""
+        """Whether the likelihood of a factor is log-concave."""
         return self.own.log_concave
 
     def takes_rows(self, count: int) -> bool:
@@ -163,7 +162,7 @@ class GroupedLikelihood(CombinedLikelihood):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Local computations of products, for each computation that factors offer."""
+        """Local computations of groups, for each type of computation that the likelihood of a factor offers."""
         own = self.own
         if not own.offers(ScalarDensity):
             return ()
@@ -178,7 +177,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return tuple(found)
 
     def _members(self, parameters: Array, some: NDArray[np.int64] | None = None) -> _Members:
-        """Return the factors of all groups, or of the groups at columns `some`."""
+        """Return the factors of all groups, or of the groups in columns `some` of the parameters."""
         rows = parameters[1:].reshape(-1, 2 + self.count, parameters.shape[1])
         slots, columns = np.nonzero(rows[:, 0] if some is None else rows[:, 0][:, some])
         at = rows[slots, :, columns if some is None else some[columns]]
@@ -186,7 +185,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return _Members(slots, columns, at[:, 0], y, np.ascontiguousarray(at[:, 2:].T))
 
     def _sum(self, kernel: Kernel, *given: Array) -> None:
-        """Write a kernel's result summed over the factors of each group, given latent values (n,) or moments."""
+        """Compute a kernel at each factor. Write weighted sums over the factors of each group into the last array."""
         *points, _, parameters, out = given
         members = self._members(parameters)
         found = np.empty((len(out), len(members.columns)))
@@ -195,14 +194,14 @@ class GroupedLikelihood(CombinedLikelihood):
         out[0] += parameters[0]
 
     def _normal(self, kernel: Kernel, y: Array, parameters: Array, out: Array) -> None:
-        """Write precisions and locations (2, n) of products of normal densities."""
+        """Write precisions and precision × mean of products of normal densities into `out` (2, n)."""
         members = self._members(parameters)
         found = np.empty((2, len(members.columns)))
         kernel(members.y, members.parameters, found)
         out[:] = members.summed(found, out.shape[1])
 
     def _single(self, parameters: Array) -> NDArray[np.bool_]:
-        """Return a mask of groups that are a single factor of weight 1."""
+        """Return a mask (g,) of groups with a single factor of weight 1."""
         weights = parameters[1 :: 2 + self.count]
         return np.asarray((weights.sum(axis=0) == 1.0) & (weights[0] == 1.0))
 
@@ -215,12 +214,12 @@ class GroupedLikelihood(CombinedLikelihood):
         kernels: tuple[Kernel, Kernel],
         slopes: bool = False,
     ) -> None:
-        """Write averages, by one kernel for groups with a single factor, and by another kernel for products.
+        """Write averages into `out`: the first kernel computes groups of a single factor, the second kernel products.
 
-        Products with similar numbers of factors are computed together. Slopes have a row for each parameter.
+        Products with similar numbers of factors are computed together. With `slopes`, rows of `out` are parameters.
         """
         one, product = kernels
-        # Without compiled averages (`ColumnDensity`), `product` also computes the groups with a single factor.
+        # A likelihood with a `ColumnDensity` has no compiled averages, so `product` also computes single factors.
         single = self._single(parameters) & (self.located or not self.own.offers(ColumnDensity))
         columns = np.flatnonzero(single)
         if columns.size:
@@ -247,7 +246,7 @@ class GroupedLikelihood(CombinedLikelihood):
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
     def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
-        """Return all factors, and by group their indices and weights (slots, g), with weight 0 in unused slots."""
+        """Return all factors, and indices and weights (slots, g) of the factors of each group; weight 0 if unused."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))
@@ -256,9 +255,9 @@ class GroupedLikelihood(CombinedLikelihood):
         return members, np.where(weights == 0.0, table[0], table), weights
 
     def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
-        """Return a function that computes derivatives of the log density of groups, and the group numbers (1, g).
+        """Return a function for the log density of groups and its derivatives, and the group numbers (1, g).
 
-        The function has latent values and group numbers as arguments. Averages call it often for the same groups.
+        Arguments of the function are latent values and group numbers. Constants of the groups are computed only once.
         """
         members, table, weights = self._table(parameters)
         slots, n = table.shape
@@ -307,7 +306,7 @@ class GroupedLikelihood(CombinedLikelihood):
         out[:, left] = found
 
     def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
-        """Write averages, without c, for groups whose product has the standard form. Return a mask of these groups."""
+        """Write averages of groups if their product has the standard form, without c. Return a mask of these groups."""
         density, form = self.own.computation(StandardProduct)
         n, columns, weights = len(mean), members.columns, members.weights
         scale, offset, shapes, constant = form(members.y, members.parameters)
@@ -317,7 +316,7 @@ class GroupedLikelihood(CombinedLikelihood):
         chosen = np.bincount(columns, apart, n) == 0.0
         whole = np.stack([np.bincount(columns, weights * row, n) for row in shapes])
         added = np.bincount(columns, weights * constant, n)
-        of, s = offset[:n], scale[:n]  # Values of the first factor of each group.
+        of, s = offset[:n], scale[:n]  # Offset and scale of the first factor of each group.
         if rate:
             top = np.full(n, -np.inf)
             np.maximum.at(top, columns, offset)
@@ -338,7 +337,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return ScalarDensity(partial(self._sum, self.own.computation(ScalarDensity).derivatives))
 
     def _placed(self, found: Array, members: _Members, out: Array) -> None:
-        """Write slopes (p, ..., e) in parameters of factors into the rows of `out` that belong to these parameters."""
+        """Write weight × slope into the row of `out` for each parameter, given slopes (p, ..., e) of e factors."""
         out[:] = 0.0
         for i, row in enumerate(found):
             at = 1 + members.slots * (2 + self.count) + 2 + i
@@ -358,7 +357,7 @@ class GroupedLikelihood(CombinedLikelihood):
             out[1 + members.slots * (2 + self.count) + 1, :, members.columns] = -(members.weights * values[1:]).T
 
     def _one_average_slopes(self, kind: str, *given: Array) -> None:
-        """Write slopes of h for groups with a single factor, or slopes of g (a sum over factors) for any groups."""
+        """Write slopes in parameters of an average: `kind` is "average" for single factors, else "average_log"."""
         mean, variance, _, parameters, out = given
         members = self._members(parameters)
         moments = mean[members.columns], variance[members.columns]
@@ -418,7 +417,7 @@ class GroupedLikelihood(CombinedLikelihood):
 
 
 class _Cells:
-    """Density for averages over cells, whose columns are parameters."""
+    """`CellDensity` of a function of latent values and parameters. Its columns are the parameters."""
 
     def __init__(self, derivatives: Callable[..., None], rows: int = 4) -> None:
         self._derivatives, self._rows = derivatives, rows

@@ -1,4 +1,4 @@
-"""Likelihoods with label noise: the multinomial probit, and the step likelihood (robust max)."""
+"""Likelihoods of classes with label noise: the multinomial probit, and the step likelihood (robust max)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -45,7 +45,7 @@ from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
 @dataclass(frozen=True)
 class LabelNoise(OneFunctionPerClass, ABC):
-    """p(y | f) = (1 − ε) p₀(y | f) + ε / c; the parameter is ε, (1, n)."""
+    """Mixture (1 − ε) p₀(y | f) + ε / c of a likelihood p₀ and uniform labels of c classes. The parameter is ε."""
 
     method: ClassVar[str] = "nested_ep"
     guide: ClassVar[str] = "prior"
@@ -56,7 +56,7 @@ class LabelNoise(OneFunctionPerClass, ABC):
 
     @abstractmethod
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        """Return log p₀(y_i | f_i) (..., n) of each observation, for latent values (..., c, n)."""
+        """Return the log likelihood (..., n) of each observation without label noise, for latent values (..., c, n)."""
 
     @abstractmethod
     def probabilities_without(self, mean: Array, cov: Array, how: str | None, tolerance: float) -> tuple[Array, Array]:
@@ -131,14 +131,14 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 
 _NARROW = 1e-5
-"""Smallest noise of a probit that replaces a step, relative to the largest standard deviation of latent values."""
-_CLOSE = 1e-8  # Smallest noise of such a probit, relative to the largest difference of means of latent values.
-_NONE = 1e-150  # Smallest noise of a probit that replaces a step.
+"""The noise of a probit that replaces the step, in units of the largest standard deviation of latent values."""
+_CLOSE = 1e-8  # The noise is at least this fraction of the largest difference between latent means.
+_NONE = 1e-150  # Smallest noise of the probit, so that a division by the noise is finite.
 
 
 @dataclass(frozen=True)
 class RobustMaxLikelihood(LabelNoise):
-    """Step likelihood with label noise: the class of the largest latent value, or any class."""
+    """Step likelihood with label noise: the class of the largest latent value; with probability ε a random class."""
 
     name: ClassVar[str] = "robust_max"
     written: ClassVar[str] = "gpep.RobustMax"
@@ -166,7 +166,7 @@ class RobustMaxLikelihood(LabelNoise):
 
 
 def _as_utilities(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Return moments of latent values that are scaled so that unit noise changes probabilities by less than 1e-10."""
+    """Return scaled means and covariances. Added noise of variance 1 changes probabilities by less than 1e-10."""
     mean, cov = np.asarray(mean, np.float64), np.asarray(cov, np.float64)
     apart = mean - mean.max(axis=1, keepdims=True)
     widest = np.sqrt(cov.diagonal(axis1=1, axis2=2).max(axis=1))

@@ -1,8 +1,8 @@
 """Base class of likelihoods: reading from a model, densities, draws and predictions.
 
-Class probabilities are computed with an absolute error. The score of an improbable label depends on the logarithm of
-its probability. Therefore small probabilities are computed again more precisely, and tiny probabilities by formulas for
-tails.
+Class probabilities are computed to an absolute error. The score of an improbable label depends on the logarithm of its
+probability. Therefore small probabilities are computed again with a smaller error. Tiny probabilities are computed by
+formulas for tails.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ UNBOUNDED = 1e300
 
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
-    """Return mean (m, c) and covariance (m, c, c) as contiguous arrays.
+    """Check means (m, c) and covariances (m, c, c) of latent values, and return contiguous arrays.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least
 
 
 def independent_classes(cov: Array) -> NDArray[np.bool_]:
-    """Return a mask (m,) of points whose covariance (m, c, c) is exactly diagonal."""
+    """Return a mask (m,), True at points with an exactly diagonal covariance matrix; `cov` is (m, c, c)."""
     c = cov.shape[1]
     off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
     alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
@@ -68,17 +68,17 @@ class Likelihood(LocalLikelihood, ABC):
     written: ClassVar[str]
     """Code with which a user declares the likelihood."""
     distributions: ClassVar[tuple[type[Op], ...]]
-    """Types of random variables that may have the likelihood."""
+    """Types of PyMC random variables that may have the likelihood."""
     method: ClassVar[str]
     """Name of the default approximation."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Options of the default approximation."""
     guide: ClassVar[str]
-    """Name of the default guide of a sampler: an approximation, or "prior"."""
+    """Name of the approximation that guides a sampler by default, or "prior"."""
     function_axis: ClassVar[bool] = True
-    """Whether the argument in a model is (n, c), with an axis for latent functions. For one function it is (n,)."""
+    """Whether latent values in a model are (n, c), with an axis for latent functions. Otherwise they are (n,)."""
     ways: ClassVar[tuple[str, ...]]
-    """Names of computations of predictive probabilities from a Gaussian, the default first."""
+    """Names of the ways to compute predictive probabilities from normal latent values. The first is the default."""
     fixes_scale: ClassVar[bool] = True
     """Whether the likelihood changes if all latent values are multiplied by a number."""
     observed_dtype: ClassVar[str] = "int64"
@@ -89,19 +89,19 @@ class Likelihood(LocalLikelihood, ABC):
     """Lower bound of observations that are not classes."""
 
     def check_way(self, how: str | None, name: str = "how") -> str:
-        """Return the name of a computation of predictive probabilities, the default for None.
+        """Return the name of a way to compute predictive probabilities. None selects the default.
 
         Raises
         ------
         ValueError
-            If the name does not exist. `name` is the argument in the message.
+            If `how` is not in `ways`. The message calls the argument `name`.
         """
         if how is not None:
             check_name(name, how, self.ways, f" for a {self.name} likelihood")
         return how or self.ways[0]
 
     def takes_rows(self, count: int) -> bool:
-        """Return whether the parameters may have this number of rows."""
+        """Return whether an array of parameters with this number of rows fits the likelihood."""
         return count == len(self.rows)
 
     def checked_parameters(self, parameters: ArrayLike | None, n_points: int) -> Array:
@@ -110,7 +110,7 @@ class Likelihood(LocalLikelihood, ABC):
         Raises
         ------
         ValueError
-            If they are missing, or given to a likelihood without parameters, or if their shape does not fit.
+            If parameters are missing, have another shape, or are NaN, or if the likelihood has no parameters.
         """
         if not self.has_parameters:
             if parameters is not None:
@@ -128,7 +128,7 @@ class Likelihood(LocalLikelihood, ABC):
         return np.clip(given, -UNBOUNDED, UNBOUNDED)
 
     def observes_classes(self, n_functions: int) -> bool:
-        """Return whether observations are classes, for this number of latent functions."""
+        """Return whether observations are classes if the model has this number of latent functions."""
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
@@ -136,28 +136,28 @@ class Likelihood(LocalLikelihood, ABC):
         return np.zeros(len(observed), dtype=bool)
 
     def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
-        """Draw a mask (n,) of points whose observations are noise, independent of the latent values f (c, n)."""
+        """Draw which observations are label noise, given latent values f (c, n). Return a mask (n,)."""
         return np.zeros(len(observed), dtype=bool)
 
     def may_be(self, variable: TensorVariable) -> bool:
-        """Return whether a random variable has a distribution of this likelihood."""
+        """Return whether the type of a random variable is in `distributions`."""
         return isinstance(variable.owner.op, self.distributions)
 
     @abstractmethod
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Return the argument and parameters of a random variable; None if it has another likelihood.
+        """Return the latent values and parameters of a random variable; None if it has another likelihood.
 
         Parameters
         ----------
         variable : TensorVariable
         latents : collection of Variable
-            Latent values of the model. They distinguish the argument from parameters.
+            Latent values of the model. All other variables are parameters.
         """
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        """Return why a random variable with `may_be` cannot be read; None if another likelihood gives the reason.
+        """Return why `read` fails for a random variable of a type in `distributions`; None without a reason.
 
-        Arguments are the arguments of `read`.
+        Arguments are as for `read`.
         """
         return None
 
@@ -166,7 +166,7 @@ class Likelihood(LocalLikelihood, ABC):
         return None
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
-        """Add an observed variable to the model of the context, with independent normal latent values integrated out.
+        """Add an observed variable to the current model. Its independent normal latent values are integrated out.
 
         Parameters
         ----------
@@ -177,12 +177,12 @@ class Likelihood(LocalLikelihood, ABC):
         Returns
         -------
         Variable or None
-            None if the integral is not a distribution of PyMC or of this package.
+            The variable; None if the integral is not a distribution of PyMC or of this package.
         """
         return None
 
     def check_parameters(self, observed: Observed | None, name: str) -> None:
-        """Raise a ValueError that names the rows if parameters are invalid.
+        """Raise a ValueError that lists the rows with invalid parameters, if there are such rows.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class Likelihood(LocalLikelihood, ABC):
         how : str, optional
             A name in `ways`; the first by default.
         tolerance : float
-            Target absolute error of each probability, if they are integrated by sampling.
+            Target absolute error of each probability, for integrals by sampling.
 
         Raises
         ------
@@ -237,7 +237,7 @@ class Likelihood(LocalLikelihood, ABC):
         return {"accuracy": (p.argmax(axis=1) == observed).astype(np.float64)}
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Return the predictive means of an observation and of its square (2, m); arguments as in `probabilities`.
+        """Return E y and E y² (2, m) of a new observation y at m points; arguments as in `probabilities`.
 
         Likelihoods of counts and numbers override this method, `cumulative` and `scores`.
 
@@ -259,7 +259,7 @@ class Likelihood(LocalLikelihood, ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
-        """Return predictive probabilities (m,) that an observation is less than, and at most, the observed value.
+        """Return P(y < observed) and P(y ≤ observed), both (m,), for a new observation y at each of m points.
 
         Both are equal for uncensored continuous observations. For a censored observation they enclose its range.
 
@@ -276,11 +276,11 @@ class Likelihood(LocalLikelihood, ABC):
 
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        """Return log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,), with a small relative error for tiny integrals."""
+        """Return log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) of m points, accurate also for tiny integrals."""
 
 
-_RELATIVE = 1e-2  # Largest accepted relative error of a probability.
-_TINY = 1e-7  # Smallest probability for which absolute errors of 1e-10 are negligible.
+_RELATIVE = 1e-2  # A probability with a larger relative error is computed again.
+_TINY = 1e-7  # Smaller probabilities are computed by formulas for tails: their absolute error of 1e-10 would matter.
 
 
 def log_predictive(
@@ -298,8 +298,8 @@ def log_predictive(
     labels : array_like of int (m,)
         Observed classes, counted from 0.
     tolerance : float
-        Initial absolute error of the probabilities. A probability whose error is above a hundredth of its value is
-        computed again with a smaller tolerance.
+        Initial absolute error of the probabilities. If the error of a probability is above a hundredth of its value,
+        the probability is computed again with a smaller tolerance.
 
     Returns
     -------
@@ -327,7 +327,7 @@ type LogDensity = Callable[[Array, Observed, Array], float]
 
 
 def log_density_with_slope(likelihood: Likelihood) -> LogDensity | None:
-    """Return the log density of a likelihood with its parameters; None if no kernel computes its derivative."""
+    """Return the log density of a likelihood with its slope; None if no kernel computes this slope."""
     if likelihood.offers(BlockCurvature):
         return likelihood.computation(BlockCurvature).log_density
     if likelihood.offers(CoupledCurvature):

@@ -1,4 +1,4 @@
-"""Readings of observed variables, and recognition of link functions in graphs."""
+"""Recognition of link functions in graphs of a model, and the `Reading` of an observed variable."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, cast
@@ -24,20 +24,20 @@ from pymc_gpep.pytensor_settings import without_c_compiler
 
 
 class Reading(NamedTuple):
-    """Argument and parameters of a likelihood, read from a random variable."""
+    """Latent values and parameters of a likelihood, read from the graph of a random variable."""
 
     argument: TensorVariable
     """Latent values (n, c), or (n,) without an axis for functions."""
     parameters: TensorVariable | None = None
     """Parameters (p, n), or (p, 1) for all points, as a graph of hyperparameters and data; None without parameters."""
     unbounded: TensorVariable | None = None
-    """Parameters of observations without censoring, if `parameters` contain bounds; else None."""
+    """The parameters without bounds of censoring, if `parameters` contain bounds; else None."""
     totals: TensorVariable | None = None
-    """Sums of the observations of each point, (n,) or a number, if the model contains them; else None."""
+    """Sum of the counts of each point, (n,) or one number, if the model contains this sum; else None."""
     everywhere: "Reading | None" = None
-    """Reading at all rows of the data, if responses are missing; else None."""
+    """Reading at all rows of the data, including rows with missing responses; None without such rows."""
     likelihood: Any = None
-    """`Likelihood` of the variable, if it is not the likelihood whose `read` was called; else None."""
+    """Likelihood of the variable, if it differs from the likelihood that returned this reading; else None."""
     names: tuple[str, ...] = ()
     """Names of the latent functions, if the functions are not classes."""
 
@@ -45,24 +45,24 @@ class Reading(NamedTuple):
 NO_EXPOSURE = -1e100
 """Finite number in place of the logarithm of an exposure of 0, far below all latent values."""
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
-"""Ops that compute point by point. The last two return their first input."""
+"""PyTensor Ops that compute point by point. The last two Ops return their first input unchanged."""
 _GRID = np.linspace(-6.0, 6.0, 41)
-# Largest difference between values of a function and of a link. Some functions of PyMC use √2 in single precision.
+# A function equals a link if values differ by at most this number. Some PyMC functions use √2 in single precision.
 _LINK_TOLERANCE = 1e-6
-_SCALE = 1.7  # Scale of latent values and cutpoints in a check of probabilities.
+_SCALE = 1.7  # Value of the scale of the noise in a test of class probabilities.
 _POWERS = {Reciprocal: -1.0, Sqr: 2.0, Sqrt: 0.5}
 _PLAIN = Mode(linker="py", optimizer=None)  # Python mode, since compilation would take longer.
 
 
 def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> TensorVariable | None:
-    """Return the variable x with value = link(x) at each point; None if such a variable does not exist.
+    """Return the variable x for which `value` = link(x) at each point; None if such a variable does not exist.
 
     Parameters
     ----------
     value : TensorVariable
         Value of the function, such as a probability.
     link : callable
-        Link function of numbers (m,).
+        Link function, from numbers (m,) to numbers (m,).
     """
     expected = link(_GRID)
     innermost = None
@@ -78,7 +78,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
 
 
 def behind(value: TensorVariable) -> list[str]:
-    """Return the names of the nearest named variables on which a variable depends, in alphabetical order."""
+    """Return sorted names of the variables on which `value` depends. The search stops at each named variable."""
     names: set[str] = set()
     pending: list[Variable] = [value]
     while pending:
@@ -91,14 +91,14 @@ def behind(value: TensorVariable) -> list[str]:
 
 
 def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
-    """Yield variables of which `value` is an elementwise function, from the outside inwards."""
+    """Yield each variable x such that `value` is an elementwise function of x alone. Outer variables come first."""
     for frontier in _frontiers(value):
         if len(frontier) == 1 and frontier[0] is not value:
             yield cast(TensorVariable, frontier[0])
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Yield sets of variables that determine `value`. A set replaces a variable of the previous set by its inputs."""
+    """Yield sets of variables that determine `value`. Each set replaces one variable of the last set by its inputs."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -127,7 +127,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
-    """Return values of `value` as a function of `argument`."""
+    """Return the results of `value` if `argument` takes the values of a fixed grid."""
     axes = argument.ndim
     grid = pt.tensor("grid", dtype=_GRID.dtype, shape=(None,) * axes)
     on_grid = clone_replace([value], {argument: grid.astype(argument.dtype)}, rebuild_strict=False)
@@ -141,13 +141,13 @@ def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
 
 
 type _Terms = Iterator[tuple[float, TensorVariable]]
-"""Terms of a logarithm, with their factors."""
+"""Pairs of a factor and a term. A logarithm is the sum of factor × term."""
 
 
 def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Reading | None:
-    """Read exp(f + offset) or exposure · exp(f). Return f, and the offset or log exposure (1, n).
+    """Return f, and the offset or log exposure (1, n), of a rate exp(f + offset) or exposure · exp(f).
 
-    Return None if the rate has another form. The offset may depend on hyperparameters.
+    Return None for a rate of another form. The offset may depend on hyperparameters.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
 
 
 def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading | None:
-    """Read f and the offset from p = n / (n + rate) = σ(−f − offset), for counts with log rate f + offset + log n.
+    """Return f and the offset of p = n / (n + rate) = σ(−f − offset), for counts with log rate f + offset + log n.
 
     Arguments and results are as for `read_log_rate`.
     """
@@ -187,7 +187,7 @@ def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading |
 
 
 def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> TensorVariable | None:
-    """Return a positive variable without latent values if they cancel, as in (c exp f)² / exp(f)²; else None.
+    """Return `value` > 0 without latent values if they cancel, as in (c exp f)² / exp(f)²; else None.
 
     Arguments are as for `read_log_rate`.
     """
@@ -204,12 +204,12 @@ def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> Ten
 
 
 def _depends(latents: Collection[Variable]) -> Callable[[Variable], bool]:
-    """Return a function that returns whether a variable depends on latent values."""
+    """Return a function of a variable. It returns whether the variable depends on latent values."""
     return lambda variable: not set(latents).isdisjoint(ancestors([variable]))
 
 
 def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Variable], bool]) -> Reading | None:
-    """Return the reading of a logarithm: terms with latent values form the argument, other terms the offset."""
+    """Return the reading of a log rate, a sum of terms. Terms with latent values form f, other terms the offset."""
     arguments = _merged([(factor, term) for factor, term in terms if depends(term)])
     if not arguments:
         return None
@@ -221,7 +221,7 @@ def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Vari
 
 
 def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, TensorVariable]]:
-    """Add the factors of equal terms."""
+    """Return pairs (factor, term) with one pair for equal terms: their factors are added."""
     merged: list[tuple[float, TensorVariable]] = []
     for factor, term in terms:
         for i, (other, same) in enumerate(merged):
@@ -234,13 +234,13 @@ def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, Tens
 
 
 class _NotExponentialError(Exception):
-    """Error of a rate that is not exponential in the latent values."""
+    """Raised if a rate is not the exponential of latent values."""
 
 
 def _of_logarithm(
     sign: float, rate: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Yield terms, with factors, whose sum is `sign` times the logarithm of a rate."""
+    """Yield pairs (factor, term). The sum of factor × term is `sign` times the logarithm of the rate."""
     if not depends(rate):
         exposure = rate.astype("float64")  # PyTensor stores constants in the smallest exact type.
         none = pt.eq(exposure, 0.0)
@@ -265,7 +265,7 @@ def _of_logarithm(
         case Elemwise(scalar_op=Pow()) if _number(operands[1]) is not None:
             yield from _of_logarithm(cast(float, _number(operands[1])) * sign, operands[0], latents, depends)
         case Elemwise(scalar_op=Sign()):
-            # log sign(c eᶠ) is 0 × log c: 0 for c > 0, else NaN.
+            # log sign(c eᶠ) is written as 0 × log c: this is 0 for c > 0, else NaN.
             each = _of_logarithm(1, operands[0], latents, depends)
             yield from ((sign, 0.0 * term) for _, term in each if not depends(term))
         case ViewOp() | CheckAndRaise():
@@ -284,7 +284,7 @@ def _number(variable: Variable) -> float | None:
 def _of_sum(
     sign: float, variable: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Yield terms, with factors, whose sum is `sign` times a variable."""
+    """Yield pairs (factor, term). The sum of factor × term is `sign` times the variable."""
     if variable in latents or variable.owner is None or not depends(variable):
         yield sign, variable
         return
@@ -307,7 +307,7 @@ def _of_sum(
 
 
 def softmax_argument(p: Variable) -> TensorVariable | None:
-    """Return the argument of a softmax over the last axis; None if probabilities are not a softmax."""
+    """Return x if p is the softmax of x over the last axis; else None."""
     transposed = False
     while (found := _normalised(p)) is None:
         match p.owner and p.owner.op:
@@ -325,7 +325,7 @@ def softmax_argument(p: Variable) -> TensorVariable | None:
 
 
 def _normalised(p: Variable) -> tuple[TensorVariable, tuple[int, ...]] | None:
-    """Return the argument x and the axes of a softmax, also if written exp(x) / exp(x).sum(axis, keepdims=True)."""
+    """Return x and the axes of a softmax p of x, also in the form exp(x) / exp(x).sum(axis, keepdims=True)."""
     match p.owner and p.owner.op:
         case Softmax(axis=axis):
             return cast(TensorVariable, p.owner.inputs[0]), axis
@@ -353,7 +353,7 @@ _LATENT_GRID = np.linspace(-4.0, 4.0, 9)
 def read_cutpoints(
     p: TensorVariable, latents: Collection[Variable], classes: Callable[[Array], Array]
 ) -> Reading | None:
-    """Read f / σ and cutpoints κ / σ (K − 1, n) from probabilities of ordered classes; None for another form.
+    """Return f / σ and cutpoints κ / σ (K − 1, n) of ordered classes with noise of scale σ; None for another form.
 
     Parameters
     ----------
@@ -375,21 +375,21 @@ def read_cutpoints(
 
 
 def _numbers(p: TensorVariable, *blockers: Variable) -> list[TensorVariable]:
-    """Return scalar variables on which probabilities depend, except constants and `blockers`."""
+    """Return the scalar variables on which p depends. Constants and ancestors of `blockers` are left out."""
     found = [each for each in ancestors([p], blockers=blockers) if not isinstance(each, TensorConstant)]
     floats = [each for each in found if isinstance(each, TensorVariable) and each.dtype.startswith("float")]
     return [each for each in floats if all(each.type.broadcastable)]
 
 
 def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
-    """Return whether probabilities contain differences of latent values and cutpoints, for any distribution."""
+    """Return whether p contains differences of latent values and cutpoints, for any distribution of the noise."""
     return any(True for _ in _differences(p, latents))
 
 
 def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield both terms of subtractions: functions of latent values (a column), and possible cutpoints (rows).
+    """Yield both terms of each difference in p: a column of latent values, and rows of possible cutpoints.
 
-    Cutpoints may depend on Gaussian variables, which then are not integrated out.
+    If cutpoints depend on Gaussian variables, these variables are not integrated out.
     """
     known = set(latents)
     for node in toposort([p]):
@@ -410,7 +410,7 @@ def _gives(
     classes: Callable[[Array], Array],
     scale: TensorVariable | None = None,
 ) -> bool:
-    """Return whether p equals the probabilities for latent values and cutpoints, both in units of a scale."""
+    """Return whether p equals the class probabilities of latent values and cutpoints, both divided by `scale`."""
     known = cut.type.shape[1] or (p.type.shape[1] or 3) - 1
     cuts = np.arange(known) - 0.5 * known + 0.3
     inputs = [pt.tensor("latent", dtype="float64", shape=(None, 1)), pt.tensor("cut", dtype="float64", shape=(1, None))]

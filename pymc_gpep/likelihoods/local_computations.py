@@ -20,29 +20,29 @@ type Kernel = Callable[..., Any]
 
 
 class CoupledCurvature(NamedTuple):
-    """Log-concave density with a curvature of the form diag(π) − ππᵀ / 1ᵀπ."""
+    """Log-concave density. Its curvature W = −∇∇ log p at a point is diag(π) − ππᵀ / 1ᵀπ, for a vector π (c,)."""
 
     log_density: Kernel
     """`(f, y, pi, gradient)`: return Σ log p(y_i | f_i); write π and the gradient (c, n)."""
     along_line: Kernel
-    """`(f, y, direction, t)`: first and minus second derivative of Σ log p(y_i | f_i + t d_i) in t."""
+    """`(f, y, d, t)`: return the first, and minus the second, derivative in t of Σ log p(y_i | f_i + t d_i)."""
     curvature_slope: Kernel
-    """`(pi, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov` and curvature W."""
+    """`(pi, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov` and the curvature W."""
 
 
 class CoupledQuadrature(NamedTuple):
-    """Tilted moments under any cavity by quadrature, for coupled sites."""
+    """Update of EP sites with coupled classes. Tilted moments under any cavity are computed by quadrature."""
 
     update: Kernel
-    """New coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
+    """Computes new coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
     conditioned: int = 1
-    """Number of classes whose integral has a closed form, so they need no quadrature nodes."""
+    """Number of classes that are integrated in closed form, without quadrature nodes."""
 
 
 class BlockCurvature(NamedTuple):
-    """Log-concave density with a curvature W of any positive semi-definite blocks whose rows sum to zero.
+    """Log-concave density. Its curvature at a point is a positive semi-definite matrix W. Rows of W sum to zero.
 
-    Densities that are not log-concave must not offer this: solvers assume a semi-definite W.
+    A density that is not log-concave must not offer `BlockCurvature`: solvers assume a semi-definite W.
     """
 
     log_density: Kernel
@@ -50,21 +50,21 @@ class BlockCurvature(NamedTuple):
     curvature: Kernel
     """`(f, y, w)`: write W = −∇∇ log p(y_i | f_i) (n, c, c)."""
     curvature_slope: Kernel
-    """`(f, y, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov`."""
+    """`(f, y, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov` and the curvature W."""
 
 
 class PredictorsDensity(NamedTuple):
-    """Density of several latent values of a point, whose curvature may have eigenvalues of any sign."""
+    """Density of several latent values of a point. Its curvature may have eigenvalues of any sign."""
 
     log_density: Kernel
     """`(f, y, parameters, gradient)`: return Σ log p(y_i | f_i); write the gradient (c, n)."""
     curvature: Kernel
     """`(f, y, parameters, w)`: write W = −∇∇ log p(y_i | f_i) (n, c, c)."""
     curvature_slope: Kernel
-    """`(f, y, parameters, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov`."""
+    """`(f, y, parameters, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f (c, n), for S = `cov` and the curvature W."""
     parameter_slopes: Kernel
-    """`(f, y, parameters, cov, moved, out)`: write derivatives (p, n) in each row of the parameters of
-    log p − ½ Σ_kl S_kl W_kl + uᵀ∇ log p for u = `moved` (c, n) into `out`."""
+    """`(f, y, parameters, cov, moved, out)`: write into `out` (p, n) the derivatives in each parameter of
+    log p − ½ Σ_kl S_kl W_kl + uᵀ∇ log p, for S = `cov`, the curvature W and u = `moved` (c, n)."""
 
 
 class PredictorsDerivatives(NamedTuple):
@@ -77,35 +77,38 @@ class PredictorsDerivatives(NamedTuple):
 
 
 class PredictorsNodes(NamedTuple):
-    """Density of several latent values of a point averaged over normal latent values by quadrature."""
+    """Averages of a density of several latent values over normal latent values, by quadrature."""
 
     rows: Kernel
-    """`(y, parameters, k)`: quadratures of rows, see `pymc_gpep.likelihoods.tilted_rows.TiltedRows`."""
+    """`(y, parameters, k)`: return `TiltedRows` (`pymc_gpep.likelihoods.tilted_rows`) with k latent values each."""
 
 
 class Utilities(NamedTuple):
-    """Labels as a function of utilities, which are latent values plus independent unit noise."""
+    """Labels that are a function of utilities. A utility is a latent value plus independent standard normal noise."""
 
     draw: Kernel
-    """`(rng, f, y, v)`: write an exact draw of v ~ N(f, I) given the observations into `v` (c, n)."""
+    """`(rng, f, y, v)`: draw utilities v ~ N(f, I) exactly, given the observations, and write them into `v` (c, n)."""
 
 
 class UtilityBound(NamedTuple):
-    """Lower bound of the log density by utilities, which are latent values plus unit noise."""
+    """Lower bound of the log density, from utilities: latent values plus standard normal noise."""
 
     terms: Kernel
-    """See `pymc_gpep.kernels.likelihoods.multinomial_probit.bound_terms`."""
+    """Computes the bound, see `pymc_gpep.kernels.likelihoods.multinomial_probit.bound_terms`."""
 
 
 class DifferenceFactors(NamedTuple):
-    """Density as an integral over u ~ N(0, 1) of a product of factors of g_j = f_y − f_j + u, for inner EP."""
+    """Density that is an average over u ~ N(0, 1) of a product of factors, for inner EP.
+
+    Factor j is a function of g_j = f_y − f_j + u for the label y.
+    """
 
     coupled_update: Kernel
     """Computes new scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
     energies: Kernel
     """Computes terms of the sites of g in EP's energy, see `pymc_gpep.kernels.methods.energy_descent.site_energies`."""
     average: Kernel
-    """Kernel like `terms` of `GaussianAverage`, for a factor of one g with the label 1."""
+    """Kernel like `terms` of `GaussianAverage`, for a single factor as a function of g with the label 1."""
 
 
 class NoisyDifferenceFactors(NamedTuple):
@@ -125,10 +128,10 @@ class MixedDifferenceFactors(NamedTuple):
 
 
 class PointFactor(NamedTuple):
-    """Density of a point as a single factor of EP, under independent latent values."""
+    """Density of a point that is a single factor of EP. Latent values are independent under the cavity."""
 
     derivatives: Kernel
-    """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
+    """`(mean, variance, y, parameters, log_z, rho, gamma)`: write log normalisers and their derivatives, see
     `pymc_gpep.kernels.methods.factors.point_derivatives`."""
 
 
@@ -136,7 +139,7 @@ class TabulatedFactor(NamedTuple):
     """Faster `PointFactor` of a likelihood without parameters, accurate to about ten digits."""
 
     derivatives: Kernel
-    """`(mean, variance, y, log_z, rho, gamma)`, see
+    """`(mean, variance, y, log_z, rho, gamma)`: write log normalisers and their derivatives, see
     `pymc_gpep.kernels.methods.factors.tabulated_derivatives`."""
 
 
@@ -144,12 +147,12 @@ class PointAverage(NamedTuple):
     """Average of a point's log density under independent latent values, or a lower bound of the average."""
 
     terms: Kernel
-    """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
+    """`(mean, variance, y, parameters, value, of_mean, of_variance)`: write averages and their derivatives, see
     `pymc_gpep.kernels.methods.factors.noisy_probit_average`."""
 
 
 class PairFactors(NamedTuple):
-    """Lower bound of the density, a product of factors for each other class that depend on two latent values."""
+    """Lower bound of the density of a label: a product over the other classes. Each factor has two latent values."""
 
     derivatives: Kernel
     """Computes log normalisers, see `pymc_gpep.kernels.methods.factors.pair_derivatives`."""
@@ -163,7 +166,7 @@ class ScalarDensity(NamedTuple):
 
 
 class ColumnDensity(NamedTuple):
-    """`ScalarDensity` as a function of latent values and columns, which are computed once for many latent values."""
+    """`ScalarDensity` in two steps: columns are computed once from `y` and `parameters`, then used for many `f`."""
 
     columns: Kernel
     """`(y, parameters)`: return columns (q, n)."""
@@ -189,14 +192,14 @@ class GaussianAverage(NamedTuple):
     rough: Kernel | None = None
     """Faster kernel like `terms` for h and two derivatives (rows 0 to 2 of `out`) to nine digits, or None."""
     normal: Kernel | None = None
-    """`(y, parameters, out)`: precisions and locations (2, n) of densities that are normal in f; NaN for other rows."""
+    """`(y, parameters, out)`: write precision and precision × mean (2, n) of a density that is normal in f, or NaN."""
 
 
 class PowersAverage(NamedTuple):
     """Log average of powers of class probabilities over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
 
     terms: Kernel
-    """`(mean, variance, powers, out)`: written as in `GaussianAverage`, for powers a and b (2, n)."""
+    """`(mean, variance, powers, out)`: write the log average and four derivatives (5, n), for powers a and b (2, n)."""
 
 
 class AverageLogDensity(NamedTuple):
@@ -224,7 +227,7 @@ class ParameterSlopes(NamedTuple):
     """`(mean, variance, y, parameters, out)`: write slopes (p, n) of g of `AverageLogDensity` at fixed moments."""
 
 
-# Densities with formulas in the graphs of batch fits.
+# The types below name densities. Batch fits use formulas for these densities in their graphs.
 
 
 class NormalResponse(NamedTuple):

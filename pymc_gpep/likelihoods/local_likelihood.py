@@ -27,17 +27,17 @@ def missing_values(values: Any) -> NDArray[np.bool_]:
 
 
 class RowConstants(NamedTuple):
-    """Local computations that compute constants of rows once, for many calls with the same rows."""
+    """Local computations for many calls with the same rows. Constants of the rows are computed once."""
 
     bound_to: Callable[[Observed, Array], tuple[object, ...]]
-    """`(y, parameters)`: local computations, returned, that store the constants of these arrays."""
+    """`(y, parameters)`: return local computations that store the constants of these rows."""
 
 
 @dataclass(frozen=True)
 class LocalLikelihood(ABC):
     """Distribution of an observation given the c latent values of its point.
 
-    All instances of a class compare equal. They differ only in their parameters, which `given` sets.
+    Instances of a class differ only in their parameters, and compare equal. `given` sets the parameters.
 
     Parameters
     ----------
@@ -60,11 +60,11 @@ class LocalLikelihood(ABC):
     rows: ClassVar[tuple[str, ...]] = ()
     """Names of the parameters; a single name if their number is variable."""
     largest_precision: ClassVar[float]
-    """Upper bound of precisions of scalar sites of EP; 1 without scalar sites."""
+    """Upper bound of the precision of a scalar EP site; 1 if EP sites are not scalar."""
     log_concave: ClassVar[bool] = True
     """Whether the log likelihood is concave in the latent values."""
     of_prior: ClassVar[bool] = False
-    """Whether some rows are factors of priors of effects."""
+    """Whether some rows are not data, but factors of the priors of effects."""
     local: ClassVar[tuple[object, ...]]
     """Local computations at points, each of a different type in `pymc_gpep.likelihoods.local_computations`.
 
@@ -108,20 +108,20 @@ class LocalLikelihood(ABC):
 
     @property
     def refused(self) -> str:
-        """Text (after a space) on unsuitable methods, for messages; may be empty."""
+        """Sentence (after a space) on unsuitable methods, for messages; may be empty."""
         return ""
 
     @property
     def effects(self) -> list[str]:
-        """Names of effects whose priors are factors among the rows."""
+        """Names of the effects with a prior that is a factor among the rows."""
         return []
 
     def priors(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield rows and likelihood of each prior that is a factor."""
+        """Yield the row indices and the likelihood of each prior that is a factor among the rows."""
         return iter(())
 
     def bound_to(self, observed: Observed, parameters: Array) -> Self:
-        """Return the likelihood for a solve with these arrays, with their constants computed."""
+        """Return a copy for many calls with these arrays. It stores computations with constants of the arrays."""
         if not self.offers(RowConstants):
             return self
         one = copy(self)
@@ -129,7 +129,7 @@ class LocalLikelihood(ABC):
         return one
 
     def at(self, points: Any) -> Self:
-        """Return the likelihood at selected points."""
+        """Return a copy with the parameters of selected points."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Log probabilities of observations, and of ranges of observations, as graphs of a model's variables.
 
-`pm.Censored` and `pm.Truncated` use probabilities of ranges. PyMC's graphs copy the model's variables, lose digits if a
-distribution function is close to 1, and have no derivatives at infinite bounds.
+`pm.Censored` and `pm.Truncated` need probabilities of ranges. PyMC's own graphs are not used. They copy the model's
+variables, lose digits if a distribution function is close to 1, and have no derivatives at infinite bounds.
 """
 
 from typing import cast
@@ -35,11 +35,11 @@ from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
 _SQRT_HALF = np.sqrt(0.5)  # PyTensor would convert a Python float to single precision.
 _CHANGE = np.float64(-1.0)
-_FAR = np.float64(26.0)  # Value above which the series of exp(x²) erfc(x) is exact to rounding.
+_FAR = np.float64(26.0)  # Above this value of x, the series of exp(x²) erfc(x) is exact to rounding.
 
 
 def scaled_erfc(x: TensorVariable) -> TensorVariable:
-    """Return exp(x²) erfc(x), by its series for large x, since JAX 0.11 returns NaN from 26.55 to 26.64."""
+    """Return exp(x²) erfc(x). Large x use a series, since erfc of JAX 0.11 is NaN from 26.55 to 26.64."""
     is_far = x > _FAR
     near, far = pt.switch(is_far, _FAR, x), pt.switch(is_far, x, _FAR)
     u = 0.5 / (far * far)
@@ -52,14 +52,14 @@ def log_ndtr(z: TensorVariable) -> TensorVariable:
 
     PyMC's function has only single precision.
     """
-    # Each expression receives only values in its range, since its derivatives outside would be ∞ × 0.
+    # Each expression receives only values in its range. Derivatives at other values would be ∞ × 0.
     in_tail = z < _CHANGE
     low, high = pt.switch(in_tail, z, _CHANGE), pt.switch(in_tail, _CHANGE, z)
     tail = pt.log(0.5 * scaled_erfc(-low * _SQRT_HALF)) - 0.5 * low**2
     return cast(TensorVariable, pt.switch(in_tail, tail, pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))))
 
 
-_SMALL_PROBABILITY = np.float64(1e-280)  # Probability below which its logarithm is computed by another expression.
+_SMALL_PROBABILITY = np.float64(1e-280)  # The logarithm of a smaller probability is computed by another formula.
 _ZERO = np.float64(-1e-290)
 _UNBOUNDED = np.float64(UNBOUNDED)
 
@@ -112,7 +112,7 @@ def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVar
 
 
 def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of values up to and including `value`."""
+    """Return log P(Y ≤ value) for a variable Y with this distribution."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -137,7 +137,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability above a value, accurate even if the distribution function rounds to 1."""
+    """Return log P(Y > value) for a variable Y with this distribution, accurate even if P(Y ≤ value) rounds to 1."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -181,7 +181,7 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
-    """Return Op and parameters of a random variable; of a bounded variable, its distribution and finite bounds."""
+    """Return the Op and parameters of a random variable. A bounded variable has a distribution and finite bounds."""
     node = variable.owner
     while isinstance(node.op, SpecifyShape):
         node = node.inputs[0].owner
@@ -226,9 +226,9 @@ def _before[Number: TensorVariable | None](distribution: TensorVariable, value: 
 def _log_between(
     distribution: TensorVariable, lower: TensorVariable | None, upper: TensorVariable | None, inside: TensorVariable
 ) -> TensorVariable:
-    """Return the log probability of values above `lower` and at most `upper`; None means unbounded.
+    """Return log P(lower < Y ≤ upper). A bound None is infinite.
 
-    If the probability beyond a bound is 0, `inside` replaces the bound, which keeps derivatives finite.
+    If the probability beyond a bound is 0, `inside` replaces the bound. Derivatives are then finite.
     """
     if lower is None and upper is None:
         return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))

@@ -134,7 +134,7 @@ def log_averages_and_gradients(
 def _inner_ep_over_points(
     y: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, means: np.ndarray, covs: np.ndarray
 ) -> None:
-    """Write log Z (n,); tilted moments to `means[0]`, `covs[0]`; derivatives of log Z to `means[1]`, `covs[1]`."""
+    """Run inner EP. Write log Z (n,), tilted moments into `means[0]`, `covs[0]`, slopes into `means[1]`, `covs[1]`."""
     for i in range(len(y)):
         log_z[i] = tilted_moments(
             mean[i], cov[i], y[i], INNER_SWEEPS, INNER_TOLERANCE, means[0, i], covs[0, i], means[1, i], covs[1, i]
@@ -180,7 +180,7 @@ class LogAverage(LabelAverages):
 class TiltedMoments(LabelAverages):
     """Log normalisers and moments of the tilted distributions of n points, and derivatives of the log normalisers.
 
-    The operation has the axis of points itself, since PyTensor fails to rewrite an indexed output of `Blockwise`.
+    The axis of points is an axis of this Op, since PyTensor fails to rewrite an indexed output of `Blockwise`.
     """
 
     gufunc_signature = "(n),(n,c),(n,c,c)->(n),(n,c),(n,c,c),(n,c),(n,c,c)"
@@ -384,7 +384,7 @@ class UnequalNoiseProbit(Discrete):
 
 _SEED = 20_130_107  # Fixed seed of the points, so that equal input has equal results.
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
-_WIDEST = 1e100  # Largest variance whose square does not overflow.
+_WIDEST = 1e100  # Larger variances are scaled down, so that their squares do not overflow.
 
 
 def class_probabilities(
@@ -392,7 +392,7 @@ def class_probabilities(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability of each class at m points, with latent values integrated out.
 
-    Class k has the probability that v_k is the largest of v ~ N(mean, cov + I).
+    The probability of class k is P(v_k is the largest entry of v) for utilities v ~ N(mean, cov + I).
 
     Parameters
     ----------
@@ -418,8 +418,8 @@ def class_probabilities(
     errors : (m,) array
         Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
         half a confidence interval of 99 per cent. With one integral or a closed form, it returns the distance of the
-        sum of probabilities from 1 before normalisation. For "inner_ep" it is always that distance, which is not a
-        bound on the error.
+        sum of probabilities from 1 before normalisation. "inner_ep" always returns this distance. It is not a bound
+        on the error.
 
     Raises
     ------
@@ -455,13 +455,13 @@ def class_probabilities(
 
 
 def _normalised(probabilities: Array) -> tuple[Array, Array]:
-    """Return normalised probabilities, and the distance of their sum from 1 before normalisation."""
+    """Return probabilities divided by their sum, and the distance of this sum from 1."""
     total = probabilities.sum(axis=1)
     return probabilities / total[:, None], np.abs(total - 1.0)
 
 
 def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Return probabilities and errors of classes whose latent values are independent, by one quadrature."""
+    """Return class probabilities and errors for independent latent values, by one quadrature at each point."""
     (nodes, weights), reach, width = FINE
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     variance = 1.0 + np.ascontiguousarray(cov.diagonal(axis1=1, axis2=2))
@@ -485,7 +485,7 @@ def _two_classes(mean: Array, cov: Array) -> Array:
 
 
 def _by_kernel(kernel: Callable[[Array, Array, Array], None]) -> Callable[[Array, Array], Array]:
-    """Return a function that computes orthant probabilities (m, c), each independently, by a kernel."""
+    """Return a function of mean and covariance that computes class probabilities (m, c), one by one, with a kernel."""
 
     def probabilities(mean: Array, cov: Array) -> Array:
         found = np.empty(mean.shape)
@@ -500,7 +500,7 @@ _FEW_CLASSES = {2: _two_classes, 3: _by_kernel(largest_of_three), 4: _by_kernel(
 
 @lru_cache(maxsize=4)
 def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return scrambled Sobol sequences, and digital shifts of the sequences for each class."""
+    """Return scrambled Sobol sequences for c classes, and a digital shift of each sequence for each class."""
     rng = np.random.default_rng(_SEED)
     each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL) for _ in range(SEQUENCES)]
     points = np.ldexp(np.stack(each, axis=-1), BITS).astype(np.int64)
@@ -509,7 +509,7 @@ def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class MultinomialProbitLikelihood(OneFunctionPerClass):
-    """Multinomial probit: the class of the largest utility, a latent value plus unit normal noise."""
+    """Multinomial probit: the class with the largest utility. It is a latent value plus standard normal noise."""
 
     name: ClassVar[str] = "multinomial_probit"
     written: ClassVar[str] = "gpep.MultinomialProbit"

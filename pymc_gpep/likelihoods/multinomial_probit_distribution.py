@@ -1,6 +1,6 @@
 """Multinomial probit and step likelihood as PyMC distributions, with and without label noise.
 
-The Ops compute one point. `Blockwise` adds batch dimensions with broadcasting, and their gradients.
+An Op of this module computes one point. PyTensor's `Blockwise` adds batch dimensions and their gradients.
 """
 
 import re
@@ -41,7 +41,7 @@ def _hessians_over_points(y: np.ndarray, f: np.ndarray, hessians: np.ndarray) ->
 def flat_points(
     y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """Return the batch shape of labels (...,) and moments, and these arrays with a single batch axis."""
+    """Return the common batch shape of labels and moments, and both as arrays with a single batch axis."""
     arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
     axes = (0, *axes)
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
@@ -49,7 +49,7 @@ def flat_points(
     if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
         raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
     whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
-    # A kernel would be compiled again for read-only arrays.
+    # Arrays must be writeable: numba would compile a kernel again for read-only arrays.
     flat = (np.require(x, requirements=("C", "W")) for x in whole)
     return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
 
@@ -96,7 +96,7 @@ class LabelAverages(Op):
     compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
     """Function of arrays that returns the outputs, with broadcasting over leading axes."""
     others: ClassVar[str]
-    """Text on the derivatives that are not available, for messages."""
+    """Names of derivatives that are not available, for messages."""
 
     def axes(self) -> tuple[list[str], list[str]]:
         """Return the axes of each input and of each output, with a letter for each axis."""
@@ -268,7 +268,7 @@ def with_random_labels(
 
 
 class NoisyLabelsRV(RandomVariable):
-    """Labels of the largest utilities with probability 1 − ε, else any class."""
+    """Random label: with probability 1 − ε the class with the largest utility, else a class drawn uniformly."""
 
     signature = "(c),()->()"
     dtype = "int64"
@@ -300,7 +300,7 @@ def _numba_noisy_labels(op: NoisyLabelsRV, node: Apply) -> Callable[..., Any]:
 
 
 class NoisyMultinomialProbitRV(NoisyLabelsRV):
-    """Random variable y = argmax_k (f_k + e_k), e_k ~ N(0, 1), with probability 1 − ε, else any class."""
+    """Random label: with probability 1 − ε argmax_k (f_k + e_k), e_k ~ N(0, 1), else a class drawn uniformly."""
 
     name = "noisy_multinomial_probit"
     _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
@@ -313,7 +313,7 @@ noisy_multinomial_probit = NoisyMultinomialProbitRV()
 def largest_label(
     rv: TensorVariable, size: Variable | None, f: TensorVariable, *others: TensorVariable
 ) -> TensorVariable:
-    """Return the label of the largest latent value, the initial value of such variables."""
+    """Return the class with the largest latent value, the initial value of a sampler."""
     largest = pt.argmax(f, axis=-1)
     return largest if rv_size_is_none(size) else pt.full(size, largest)
 
@@ -479,7 +479,7 @@ def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Varia
 
 
 class RobustMaxRV(NoisyLabelsRV):
-    """Random variable y = argmax_k f_k with probability 1 − ε, else any class."""
+    """Random label: argmax_k f_k with probability 1 − ε, else a class drawn uniformly."""
 
     name = "robust_max"
     _print_name = ("RobustMax", "\\operatorname{RobustMax}")

@@ -132,8 +132,8 @@ def observed_classes(
     given : str
         Text on the argument of the distribution for each label.
     coding, more, shaping : str
-        Advice about labels out of range, with {top} for the last class. Advice about too many classes, with {count} for
-        their number. Advice about a wrong shape.
+        Advice for messages. `coding`: labels out of range, {top} is the last class. `more`: too many classes ({count}).
+        `shaping`: a wrong shape.
 
     Raises
     ------

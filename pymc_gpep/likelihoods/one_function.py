@@ -1,4 +1,4 @@
-"""Base classes of likelihoods of one latent function, or of one for each class."""
+"""Base classes of likelihoods with one latent function, or with one latent function for each class."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,10 +22,10 @@ from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensi
 from pymc_gpep.likelihoods.local_likelihood import missing_values
 from pymc_gpep.likelihoods.observed import missing_labels, recoding, shape_text, some_of, to_one_axis, without_marks
 
-_FEWEST, _MOST = 32, 2048  # Smallest and largest number of nodes of the rule for distribution functions.
-_RANGE = 8.5  # Range of the rule, in standard deviations.
-_EDGE = 1e-13  # Distance from 0 and 1 at which a distribution function counts as 0 or 1.
-_STEPS = 50  # Number of bisections.
+_FEWEST, _MOST = 32, 2048  # Numbers of nodes for distribution functions: the first, and the limit of doubling.
+_RANGE = 8.5  # Nodes are at most this number of standard deviations from the mean.
+_EDGE = 1e-13  # A distribution function that is closer to 0 or 1 counts as 0 or 1.
+_STEPS = 50  # Number of bisection steps in `_fall`.
 _PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the nodes that counts as converged.
 
 
@@ -61,7 +61,7 @@ def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: b
 
 @dataclass(frozen=True)
 class OneFunction(Likelihood, ABC):
-    """Likelihood of one latent value for each point, whose argument in a model is (n,)."""
+    """Likelihood with one latent value for each point. In a model, the latent values have shape (n,)."""
 
     function_axis: ClassVar[bool] = False
     sees_common: ClassVar[bool] = True
@@ -104,8 +104,8 @@ class OneFunction(Likelihood, ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
-        # An observation increases with its latent value, so the integrand falls from 1 to 0. Bisection finds the range
-        # of the fall, even if it is narrow.
+        # P(Y ≤ y | f) falls from 1 to 0 if the latent value f increases. Bisection finds the interval of the fall, even
+        # if it is narrow.
         location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
 
         def given(z: Array) -> Array:
@@ -128,7 +128,7 @@ class OneFunction(Likelihood, ABC):
         return np.asarray(found)
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact, also in tails.
+        # The average is accurate also in the tails.
         means, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(cov[:, 0, 0])
         terms = np.empty((5, len(means)))
         labels = np.ascontiguousarray(observed, self.observed_dtype)
@@ -141,7 +141,7 @@ class OneFunction(Likelihood, ABC):
 
 
 def _fall(values: Callable[[Array], Array], edge: float, m: int) -> Array:
-    """Return the places (m,) at which m decreasing functions fall below `edge`, within the range of a rule."""
+    """Return the arguments (m,) at which m decreasing functions fall below `edge`, from −_RANGE to _RANGE."""
     low, high = np.full((1, m), -_RANGE), np.full((1, m), _RANGE)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
@@ -159,7 +159,7 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class TwoClasses(OneFunction, ABC):
-    """p(y = 1 | f) = F(f), and p(y = 0 | f) = 1 − F(f)."""
+    """Likelihood of two classes with a link function F: p(y = 1 | f) = F(f), and p(y = 0 | f) = 1 − F(f)."""
 
     distributions: ClassVar[tuple[type[Op], ...]] = (BernoulliRV,)
     method: ClassVar[str] = "ep"
@@ -167,10 +167,10 @@ class TwoClasses(OneFunction, ABC):
 
     @abstractmethod
     def link(self, f: Array) -> Array:
-        """Return F(f). It also identifies the likelihood of a Bernoulli variable."""
+        """Return F(f), the probability of class 1. `read` compares its values with a Bernoulli variable."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read `pm.Bernoulli` with a probability F(argument), however it is written."""
+        """Return f of `pm.Bernoulli` if its probability is F(f) in any notation; else None."""
         op = variable.owner.op
         if not isinstance(op, BernoulliRV):
             return None
@@ -179,7 +179,7 @@ class TwoClasses(OneFunction, ABC):
         return None if argument is None else Reading(argument)
 
     def _probability(self, f: Array) -> Array:
-        """Return F of latent values (m,). Raise a TypeError if the link function fails."""
+        """Return F(f) for latent values f (m,). Raise a TypeError if `link` fails."""
         must = f"The link of the likelihood {self.name!r} must return probabilities (m,) of latent values (m,)"
         try:
             found = np.asarray(self.link(f))

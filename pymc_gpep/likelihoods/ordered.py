@@ -1,4 +1,4 @@
-"""Ordered classes by cutpoints or stopping ratios of one latent function: probit and logistic."""
+"""Likelihoods of ordered classes, by cutpoints or by stopping ratios of one latent function; probit and logistic."""
 
 from abc import ABC
 from collections.abc import Collection
@@ -32,7 +32,7 @@ _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 
 @dataclass(frozen=True)
 class OrderedLikelihood(OneFunction, ABC):
-    """p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), with κ₀ = −∞, κ_K = ∞ and the parameters κ₁ … κ_{K−1}."""
+    """Ordered classes: p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), κ₀ = −∞, κ_K = ∞. Parameters are κ₁ … κ_{K−1}."""
 
     distributions: ClassVar[tuple[type[Op], ...]] = (CategoricalRV,)
     method: ClassVar[str] = "ep"
@@ -43,7 +43,7 @@ class OrderedLikelihood(OneFunction, ABC):
     """Distribution function F."""
 
     def of_bounds(self, x: Array) -> Array:
-        """Return probabilities of classes (..., K) for differences of cutpoints and a latent value (..., K − 1)."""
+        """Return class probabilities (..., K) for cutpoints minus a latent value, x (..., K − 1)."""
         return np.diff(self.distribution(x), axis=-1, prepend=0.0, append=1.0)
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
@@ -106,7 +106,7 @@ class OrderedLikelihood(OneFunction, ABC):
 
 @dataclass(frozen=True)
 class OrderedProbitLikelihood(OrderedLikelihood):
-    """Ordered classes with F = Φ."""
+    """Ordered classes with the normal distribution function F = Φ."""
 
     name: ClassVar[str] = "ordered_probit"
     distribution: ClassVar[np.ufunc] = ndtr
@@ -143,7 +143,7 @@ class OrderedLogitLikelihood(OrderedLikelihood):
 
 
 def _of_stopping_ratios(normal: bool) -> tuple[object, ...]:
-    """Return all computations of stopping ratios, with F = Φ if `normal`, else the logistic function."""
+    """Return all local computations of stopping ratios. F is Φ if `normal`, else the logistic function."""
 
     def derivatives(f: Array, y: Observed, parameters: Array, out: Array) -> None:
         ordinal.stopping_derivatives(f, y, parameters, normal, out)
@@ -165,7 +165,7 @@ class StoppingRatioLikelihood(OrderedLikelihood, ABC):
 
     written: ClassVar[str] = "pm.Categorical of stopping ratios"
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
-    largest_precision: ClassVar[float] = np.inf  # Unbounded, since each passed class adds a precision.
+    largest_precision: ClassVar[float] = np.inf  # Without a bound, since each passed class adds to the precision.
 
     def of_bounds(self, x: Array) -> Array:
         stops = self.distribution(x)

@@ -1,4 +1,4 @@
-"""Replacement of the rows of a group by a few factors with the same product, from sufficient statistics.
+"""Replacement of the rows of a group by fewer factors. The product of the likelihoods does not change.
 
 Binomial rows become one factor with the sum of trials, and Poisson rows one factor with the sum of exposures. Normal
 rows become a normal density of their mean. Other rows become one factor if they are equal. Rows of two classes become
@@ -45,7 +45,7 @@ class PooledRows(NamedTuple):
     def merged(self, observations: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each set of equal rows, (e,), and the index of its set for each row, (n,).
 
-        Rows of a group are equal if they have the same parameters and, with `observations`, the same observations.
+        Rows are equal if they have the same group, the same parameters and, with `observations`, the same observation.
         """
         keys = [self.of, self.alike, *([np.asarray(self.y, np.float64)] if observations else [])]
         ids = np.zeros(len(self.of), np.int64)
@@ -93,7 +93,7 @@ def _sums(rows: PooledRows, values: Array) -> Array:
 
 
 def _one_of_each(rows: PooledRows, y: object, parameters: object, constant: object) -> Factors:
-    """Return factors, one of weight 1 for each group."""
+    """Return one factor of weight 1 for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
 
@@ -137,7 +137,7 @@ def _normal(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood
     sigma = rows.parameters(first)[0]
     precision = n / sigma**2
     total = _summed(precision, of, rows.n_groups)
-    # Shift the values, since the sum would lose digits for a mean far from 0.
+    # Subtract the mean of each group: the sum of values far from 0 would lose digits.
     shift = _sums(rows, y) / _sums(rows, np.ones(len(y)))
     location = shift + _summed(precision * (mean - shift[of]), of, rows.n_groups) / total
     apart = squares / n + (mean - location[of]) ** 2
@@ -187,7 +187,7 @@ class Grouped(NamedTuple):
 
 
 def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
-    """Return groups of rows as points.
+    """Return the likelihood, observations and parameters of groups of rows. A group is one point.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Positive numbers whose log scale is a latent value: gamma, Weibull, exponential."""
+"""Likelihoods of positive numbers: gamma, Weibull, exponential. The latent value is the log scale."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def _slopes_of_gamma(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class GammaLikelihood(StandardLikelihood):
-    """p(y | f) = y^(α − 1) exp(−y / θ) / (Γ(α) θ^α), log θ = f + o, with the offset o and the shape α as parameters."""
+    """p(y | f) = y^(α − 1) exp(−y / θ) / (Γ(α) θ^α) with log θ = f + o. Parameters are the offset o and the shape α."""
 
     name: ClassVar[str] = "gamma"
     written: ClassVar[str] = "pm.Gamma(alpha=alpha, beta=alpha * pm.math.exp(-f))"
@@ -110,7 +110,7 @@ def _slopes_of_weibull(y: NDArray[Any], parameters: Array) -> StandardForm:
 class WeibullLikelihood(StandardLikelihood):
     """P(y > t | f) = exp(−(t / θ)^α) with log θ = f + o. The exponential distribution has α = 1.
 
-    Parameters are the offset o, the shape α, and the bounds at which times are censored, which are data.
+    Parameters are the offset o, the shape α, and the bounds of censored times. The bounds are data.
     """
 
     name: ClassVar[str] = "weibull"
@@ -150,7 +150,7 @@ class WeibullLikelihood(StandardLikelihood):
         return np.asarray(-np.expm1(-np.exp(alpha * (np.log(np.maximum(y, 0.0)) - f - offset))))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Return moments of times without censoring."""
+        """Return the predictive means of y and y² (2, m), without censoring."""
         log_scale, variance, alpha = mean[:, 0] + self.row("offset"), cov[:, 0, 0], self.row("alpha")
         powers = (1.0, 2.0)
         return np.stack([gamma(1.0 + k / alpha) * log_normal_moments(log_scale, variance, k) for k in powers])

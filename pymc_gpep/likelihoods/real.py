@@ -1,4 +1,4 @@
-"""Real numbers whose location is a latent value: normal, log-normal, logistic, Laplace and quantiles."""
+"""Likelihoods of real numbers: normal, log-normal, logistic, Laplace. The latent value is a location or quantile."""
 
 import math
 from abc import ABC, abstractmethod
@@ -37,12 +37,12 @@ from pymc_gpep.likelihoods.standard_density import (
 
 
 def _normal_shapes(side: Array) -> Array:
-    """Return the shapes: −1 for Φ(−g) above a bound, 1 for Φ(g) below a bound, 0 for the density of g = (y − f)/σ."""
+    """Return the shapes for g = (y − f)/σ: −1 for Φ(−g) above a bound, 1 for Φ(g) below a bound, 0 for the density."""
     return -side[None]
 
 
 def _logistic_shapes(side: Array) -> Array:
-    """Return the powers of σ(g) and σ(−g): both are 1 for a density; one is 0 for a censored side."""
+    """Return the powers of σ(g) and σ(−g), with the logistic function σ: (1, 1) for a density, else one power is 0."""
     return np.stack([(side <= 0.0).astype(np.float64), (side >= 0.0).astype(np.float64)])
 
 
@@ -78,9 +78,9 @@ def _computations(
 
 @dataclass(frozen=True)
 class LocationScale(StandardLikelihood, ABC):
-    """Likelihood by a density of (y − f)/σ, or of (log y − f)/σ.
+    """Likelihood with a standard density of (y − f)/σ, or of (log y − f)/σ.
 
-    Parameters are the scale σ, and the bounds of censored observations, which are data.
+    Parameters are the scale σ, and the bounds of censored observations. The bounds are data.
     """
 
     observed_dtype: ClassVar[str] = "float64"
@@ -104,7 +104,7 @@ class LocationScale(StandardLikelihood, ABC):
 
     @abstractmethod
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Return moments of numbers without censoring."""
+        """Return the predictive means of y and y² (2, m), without censoring."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class AsymmetricLaplaceLikelihood(StandardLikelihood):
-    """p(y | f) ∝ exp(−λκ (y − f)) for y > f, exp(λ (y − f) / κ) for y < f. f is the quantile κ² / (1 + κ²) of y.
+    """p(y | f) ∝ exp(−λκ (y − f)) for y > f, exp(λ (y − f) / κ) for y < f. Then f is the quantile κ² / (1 + κ²) of y.
 
     Parameters are the rate λ and the asymmetry κ. With κ = 1 this is the Laplace distribution, and f is the median.
     """

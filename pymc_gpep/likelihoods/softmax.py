@@ -30,14 +30,14 @@ from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQu
 from pymc_gpep.likelihoods.observed import checked_counts, shape_text
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
-_LATTICE = 5  # Largest dimension of a lattice, which needs too many points in more dimensions.
-_WIDEST = 8.0  # Largest radius of the lattice, in standard deviations.
-_FINEST = 0.1  # Smallest distance of lattice points.
+_LATTICE = 5  # A lattice is used up to this dimension. In more dimensions it would need too many points.
+_WIDEST = 8.0  # The radius of the lattice is at most this number of standard deviations.
+_FINEST = 0.1  # Smallest distance between lattice points, in standard deviations.
 _SEED = 20_040_661
 
 
 class Nodes(NamedTuple):
-    """Quadrature rule for differences between d classes, N(0, I − 11ᵀ/d)."""
+    """Quadrature rule for averages over N(0, I − 11ᵀ/d), the distribution of d standard normals minus their mean."""
 
     points: Array
     """Points, (N, d); the entries of each point sum to 0."""
@@ -47,18 +47,18 @@ class Nodes(NamedTuple):
 
 @lru_cache(maxsize=8)
 def class_nodes(d: int, most: int) -> Nodes:
-    """Return about `most` nodes for d classes, or fewer if they suffice.
+    """Return a quadrature rule for d classes with about `most` nodes, or fewer nodes if they suffice.
 
-    Up to five dimensions (six classes) the nodes are a lattice A*, ℤᵈ projected along 1, in a ball. This is the
-    trapezoidal rule of the lattice. For smooth functions that fall like a normal density, the error decreases
-    exponentially with the inverse distance of points and with the radius.
+    Up to six classes, the nodes are points of the lattice A* within a ball. A* is the lattice of integer vectors,
+    projected orthogonally to the vector of ones. The error decreases exponentially if the distance of nodes decreases
+    and the radius grows, for smooth functions that fall like a normal density.
 
-    In more dimensions the nodes are scrambled Sobol points, made normal, with all signs and cyclic orders of their
-    coordinates.
+    For more classes the nodes are scrambled Sobol points, transformed to normals. Signs and cyclic orders of their
+    coordinates are added.
 
-    Both kinds of nodes are scaled to exactly the covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if
-    evidences are accurate. Gradients, which treat sites as constants, would be off by five percent with 2000 nodes for
-    seven classes.
+    Both kinds of nodes are scaled to the exact covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if
+    evidences are accurate. Gradients treat sites as constants. With 2000 nodes for seven classes, gradients would be
+    off by five percent.
     """
     e = d - 1
     if e == 0:
@@ -89,8 +89,7 @@ def _sobol(d: int, most: int) -> Nodes:
     normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     normals -= normals.mean(axis=1, keepdims=True)
     points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
-    # Scale the points to exactly the covariance I − 11ᵀ/d, which reduces noise in averages of nearly quadratic
-    # functions.
+    # Scale the points to the exact covariance I − 11ᵀ/d. This reduces noise in averages of nearly quadratic functions.
     values, vectors = np.linalg.eigh(points.T @ points / len(points))
     roots = 1.0 / np.sqrt(values[1:])  # The first eigenvalue, of the constant vector, is zero.
     points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
@@ -98,11 +97,11 @@ def _sobol(d: int, most: int) -> Nodes:
 
 
 _SEED_OF_SAMPLE = 19_980_112  # Fixed seed, so that equal input has equal results.
-_LAST_LEVEL = 14  # log2 of the largest number of points of a sequence.
-_BITS = 30  # Bits of a Sobol point.
-_NEARLY = 20.0  # Largest error (units of the tolerance) for which more expensive rules over factors are tried.
-_NARROW = 0.1  # Largest variance between classes for which integration over latent values is fast.
-_WIDE = 5e5  # Smallest variance × classes / tolerance for which expensive rules over factors are tried.
+_LAST_LEVEL = 14  # A sequence has 2 to the power of this number of points.
+_BITS = 30  # Number of binary digits of a coordinate of a Sobol point.
+_NEARLY = 20.0  # Expensive rules over factors are tried only below this error, in units of the tolerance.
+_NARROW = 0.1  # Rules over factors are tried if the variance between classes is larger.
+_WIDE = 5e5  # Expensive rules over factors are tried only if variance × classes / tolerance is larger.
 
 
 def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
@@ -163,7 +162,7 @@ def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4)
 def _normals(c: int) -> NDArray[np.float32]:
-    """Return standard normal numbers (SEQUENCES, blocks, c − 2, BLOCK) from scrambled Sobol sequences, in order."""
+    """Return standard normals (SEQUENCES, blocks, c − 2, BLOCK) for c classes, from scrambled Sobol sequences."""
     if c <= 3:
         return np.empty((SEQUENCES, 1, 0, BLOCK), dtype=np.float32)
     rng = np.random.default_rng(_SEED_OF_SAMPLE)
@@ -174,9 +173,9 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the first and last normal of the Gumbel mixture.
-# Range of the means of the normals of this mixture, and exponent that makes small means denser.
+# First and last mean of the normals of this mixture, and an exponent. The exponent makes small means denser.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
-_ERROR = 1.2e-5  # Error of class probabilities by the mixture.
+_ERROR = 1.2e-5  # Error of class probabilities due to the mixture.
 
 
 @lru_cache(maxsize=1)
@@ -202,10 +201,9 @@ _NEWTON_STEPS = 100
 
 
 def log_tail(mean: Array, cov: Array, y: NDArray[np.int64]) -> Array:
-    """Return log E[softmax(f)_y] (m,) for f ~ N(mean, cov), (m, c) and (m, c, c), and labels y (m,).
+    """Return log E[softmax(f)_y] (m,) for labels y (m,) and f ~ N(mean, cov), with mean (m, c) and cov (m, c, c).
 
-    The average is computed by importance sampling from a Student t distribution about the mode, in coordinates with
-    unit covariance.
+    The average is computed by importance sampling. Draws come from a Student t distribution about the mode.
     """
     return np.array([_log_tail_at(*point) for point in zip(mean, cov, y, strict=True)])
 
@@ -236,7 +234,7 @@ def _log_tail_at(mean: Array, cov: Array, y: int) -> float:
     half = 0.5 * (_DEGREES + c)
     log_density = gammaln(half) - gammaln(0.5 * _DEGREES) - 0.5 * c * np.log(0.5 * _DEGREES)
     log_density -= half * np.log1p((noise**2).sum(-1) / _DEGREES) + np.log(np.abs(scale.diagonal())).sum()
-    # Factors 2π of both densities cancel.
+    # Both log densities omit the same power of 2π.
     return float(logsumexp(log_joint(z + noise @ scale) - log_density) - np.log(_DRAWS))
 
 
@@ -257,7 +255,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read the argument of the softmax in pm.Categorical(logit_p=...) or p=softmax(...), over the last axis."""
+        """Return f of pm.Categorical(logit_p=f) or pm.Categorical(p=softmax(f)) over the last axis; else None."""
         if not self.may_be(variable):
             return None
         (p,) = variable.owner.op.dist_params(variable.owner)
@@ -307,7 +305,7 @@ class VotesLikelihood(SoftmaxLikelihood):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read the argument of the softmax in pm.Multinomial(n=n, p=softmax(...)), over the last axis."""
+        """Return f of pm.Multinomial(n=n, p=softmax(f)) over the last axis; else None."""
         if not self.may_be(variable):
             return None
         totals, p = variable.owner.op.dist_params(variable.owner)
@@ -348,7 +346,7 @@ class VotesLikelihood(SoftmaxLikelihood):
         return {"squared_error": ((share - p) ** 2).sum(axis=1)}
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # The result is accurate also in tails.
+        # Nodes around the mode make the result accurate also in the tails.
         mean, cov = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
         out = np.empty(len(mean))
         votes_log_normalisers(mean, cov, np.ascontiguousarray(observed), *class_nodes(mean.shape[1], _VOTES_NODES), out)

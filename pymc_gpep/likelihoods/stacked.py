@@ -1,4 +1,4 @@
-"""Likelihoods of several observed variables, concatenated along the rows.
+"""Joint likelihood of several observed variables. Their rows are concatenated.
 
 The first parameter of each row is the index of its likelihood. So a row keeps its likelihood if rows are selected,
 repeated or distributed. Each likelihood computes the values at its rows.
@@ -26,7 +26,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.standard_density import CombinedLikelihood
 
-_UNUSED = 1.0  # Value of parameters that a likelihood does not have.
+_UNUSED = 1.0  # Placeholder in parameter rows that a likelihood does not use.
 
 
 class _Part:
@@ -46,7 +46,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class StackedLikelihood(CombinedLikelihood):
-    """Likelihoods of one latent function, each for a part of the rows.
+    """Several likelihoods of one latent function. Each likelihood applies to a part of the rows.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ class StackedLikelihood(CombinedLikelihood):
     written: ClassVar[str] = "several observed variables"
 
     def at_rows(self, sizes: Sequence[int]) -> Self:
-        """Return a copy with these numbers of rows for the parts, without parameters."""
+        """Return a copy without parameters. Its parts have these numbers of rows."""
         unknown = np.full((1 + max(self.counts), sum(sizes)), np.nan)
         unknown[0] = np.repeat(np.arange(len(sizes)), sizes)
         return self.given(unknown)
 
     def together(self, parameters: Sequence[TensorVariable]) -> TensorVariable:
-        """Return parameters (1 + p, n) from parameters (p_k, n_k) of each part."""
+        """Return parameters (1 + p, n) of all rows, given the parameters (p_k, n_k) of each part k."""
         most = max(self.counts)
         rows = []
         for number, (count, own) in enumerate(zip(self.counts, parameters, strict=True)):
@@ -138,8 +138,8 @@ class StackedLikelihood(CombinedLikelihood):
     def _by_part(self, kernels: Sequence[Kernel | None], slopes: bool = False) -> Kernel:
         """Return a kernel that calls the kernel of each likelihood at its rows.
 
-        For slopes, the kernel of a likelihood without parameters is None. Slopes in parameters of other likelihoods are
-        0.
+        With `slopes`, the kernel of a likelihood without parameters is None. The slope of a row in parameters of other
+        likelihoods is 0.
         """
         return partial(_at_parts, tuple(self._made()), tuple(kernels), slopes)
 
@@ -198,7 +198,7 @@ class StackedLikelihood(CombinedLikelihood):
 
 
 def _at_parts(parts: Sequence[_Part], kernels: Sequence[Kernel | None], slopes: bool, *given: Array) -> None:
-    """Call the kernel of each likelihood at its rows, given latent values (n,) or moments, y, parameters and `out`."""
+    """Call the kernel of each likelihood at its rows. `given` are latent values or moments, y, parameters, `out`."""
     *points, y, parameters, out = given
     out[:] = 0.0 if slopes else np.nan
     for part, kernel in zip(parts, kernels, strict=True):

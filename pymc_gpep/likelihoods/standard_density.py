@@ -1,10 +1,10 @@
-"""Likelihoods whose density is, up to a factor, a standard density of a linear function of the latent value.
+"""Likelihoods with a standard density of a linear function of the latent value, up to a factor.
 
-    log p(y | f) = ℓ(s f + o; shapes) + c
+log p(y | f) = ℓ(s f + o; shapes) + c
 
-Scale s, offset o, shapes and constant c depend on the observation and its parameters. Kernels compute ℓ, its averages
-over a normal argument, and its slopes in the shapes. All local computations follow by the chain rule. Slopes of
-averages in the scale follow from slopes in the variance of the argument, by the heat equation.
+Here ℓ is a standard log density. The scale s, the offset o, the shapes and the constant c depend on the observation and
+its parameters. Kernels compute ℓ, averages over a normal argument of ℓ, and slopes in the shapes. All local
+computations follow by the chain rule. The heat equation provides slopes of averages in the scale.
 """
 
 from abc import ABC
@@ -42,7 +42,7 @@ from pymc_gpep.likelihoods.one_function import OneFunction
 
 
 class Observable(NamedTuple):
-    """Distribution of an observed random variable, with bounds of censoring."""
+    """Distribution of an observed random variable without censoring, and its bounds of censoring."""
 
     op: Op
     inputs: list[TensorVariable]
@@ -84,14 +84,14 @@ def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
 
 
 class StandardDensity(NamedTuple):
-    """Kernels of ℓ(g; shapes) and its averages, for m numbers g with shapes (k, m)."""
+    """Kernels of a standard log density ℓ(g; shapes) and its averages, for m arguments g with shapes (k, m)."""
 
     derivatives: Kernel
-    """`(g, shapes, out, slopes)`: ℓ and three derivatives (4, m); slopes of rows 0 to 2 in each shape (k, 3, m)."""
+    """`(g, shapes, out, slopes)`: write ℓ, ℓ′, ℓ″, ℓ‴ (4, m), and slopes of ℓ, ℓ′, ℓ″ in each shape (k, 3, m)."""
     average: Kernel
-    """`(mean, variance, shapes, out, slopes)`: log E exp ℓ and four derivatives (5, m); slopes in each shape (k, m)."""
+    """`(mean, variance, shapes, out, slopes)`: write log E exp ℓ, four derivatives (5, m), slopes in shapes (k, m)."""
     average_log: Kernel
-    """`(mean, variance, shapes, out, slopes)`: E ℓ, ∂/∂m, ∂/∂v (3, m); slopes in each shape (k, m)."""
+    """`(mean, variance, shapes, out, slopes)`: write E ℓ, its slopes in mean and variance (3, m) and shapes (k, m)."""
     smooth: bool = True
     """Whether ℓ has two derivatives everywhere."""
     rough: Kernel | None = None
@@ -107,7 +107,7 @@ ASYMMETRIC_LAPLACE = StandardDensity(
 
 
 class StandardForm(NamedTuple):
-    """Observations in standard form; or slopes of that form in p parameters, with a leading axis for parameters.
+    """Arguments of the standard density for n observations, or slopes of these arguments in p parameters (p, ...).
 
     Impossible observations have the constant NaN.
     """
@@ -129,9 +129,9 @@ def no_slopes(parameters: int, shapes: int, n: int) -> StandardForm:
 
 
 class StandardProduct(NamedTuple):
-    """Rule for products of standard densities with equal scale and offset that are again a standard density.
+    """Rule that multiplies standard densities with equal scale and offset. The product is again a standard density.
 
-    For log rates (`LOG_RATE`), offsets may differ.
+    Factors of the density `LOG_RATE` may have different offsets.
     """
 
     density: StandardDensity
@@ -166,7 +166,7 @@ def standard_computations(
             out[0] += constant
 
     def averaged(kernel: Kernel, rows: int) -> Kernel:
-        """Return a kernel that writes `rows` rows of an average over f, from such a kernel of the standard density."""
+        """Return a kernel for an average over f with `rows` rows, given the kernel for the same average of ℓ."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -211,7 +211,7 @@ def standard_computations(
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
     def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
-        """Return a kernel of slopes of an average over f. `in_variance` computes the slope of the average in v."""
+        """Return a kernel of slopes of an average in parameters. `in_variance` computes its slope in the variance."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -233,7 +233,7 @@ def standard_computations(
 def reading_of(
     argument: TensorVariable, *rows: TensorVariable, bounds: tuple[TensorVariable, TensorVariable] | None = None
 ) -> Reading:
-    """Return the reading with these rows of parameters, each a number or (n,), followed by the bounds."""
+    """Return the reading with rows of parameters, then bounds. A row of parameters is a number or (n,)."""
 
     def stacked(*each: TensorVariable) -> TensorVariable:
         return pt.stack(pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in each)))

@@ -1,13 +1,12 @@
 """Moments of tilted distributions of rows with several latent values, by quadrature.
 
-A tilted distribution is p(y | f) N(f | μ, R Rᵀ) of f = μ + R z. The outer elements of z have the nodes of a product of
-Gauss–Hermite rules. At each node the inner elements are integrated. The integral is exact if the log density is
-quadratic in inner predictors. Otherwise there is a single inner element with separate nodes. So the conditional width
-of a location may depend on a scale.
+The tilted distribution of a row is p(y | f) N(f | μ, R Rᵀ), normalised. Its latent values are f = μ + R z. The first
+elements of z are outer elements. Their nodes form a product of Gauss–Hermite rules. The other elements are inner
+elements, which are integrated at each outer node. This integral is exact if the log density is quadratic in the inner
+latent values. Otherwise a single inner element has separate nodes at each outer node.
 
-Nodes are placed by means and covariances (Naylor and Smith 1982). First these are modes and inverse curvatures, then
-the moments by the previous nodes, until they agree. The number of nodes grows for rows whose result changes with a
-larger rule.
+Means and covariances determine the nodes (Naylor and Smith 1982). First these are modes and inverse curvatures, then
+moments computed with the previous nodes, until they agree. A row has more nodes if a larger rule changes its result.
 
 J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficient computation of posterior
 distributions. *Applied Statistics* 31 (3), 214–225.
@@ -34,36 +33,36 @@ from pymc_gpep.likelihoods.local_computations import Kernel
 
 type Rows = NDArray[np.intp]
 
-# Rules by number of outer elements: pairs of the number of nodes along each outer element, and along the inner element.
+# Rules by number of outer elements, smallest first: nodes along each outer element, and along the inner element.
 _NORMAL = {1: ((15, 1), (31, 1), (91, 1), (181, 1)), 2: ((9, 1), (15, 1), (25, 1)), 3: ((7, 1), (11, 1), (15, 1))}
 _OTHERS = {1: ((11, 9), (17, 15), (31, 25)), 2: ((9, 7), (13, 11), (19, 17)), 3: ((7, 7), (9, 9), (11, 11))}
-_EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and position of the last node.
+_EQUIDISTANT, _END = 50, 9.0  # A rule with at least `_EQUIDISTANT` nodes is equidistant, from −_END to _END.
 MOST_OUTER = max(_NORMAL)
-"""Largest number of outer predictors."""
-_AT_A_TIME = 16_384  # Number of nodes in a batch of log densities.
-_PASSES = 12  # Largest number of times that the nodes of a row are placed.
-_MOVED, _STRETCHED = 0.3, 1.5  # Relative changes of mean and of standard deviation above which nodes are moved.
-_SAME = 1e-7  # Largest difference of log averages and of moments for which a larger rule is not needed.
-# Smallest number of predictors at which trials choose the inner predictor, and number of rows in a trial.
+"""Largest number of outer latent values."""
+_AT_A_TIME = 16_384  # Log densities are computed at this number of nodes together.
+_PASSES = 12  # The nodes of a row are moved at most this number of times.
+_MOVED, _STRETCHED = 0.3, 1.5  # Nodes are moved if the mean or the standard deviation changes by more.
+_SAME = 1e-7  # A larger rule is kept only if it changes log averages or moments by more than this.
+# From the first number of latent values, trials choose the inner value. A trial uses the second number of rows.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
-# Smallest precision at a mode, in units of the cavity's precision.
+# A precision at a mode is at least this fraction of the precision of the cavity.
 _LEAST_PRECISION = 0.05
 
 
 class Split(NamedTuple):
-    """Predictors of a row in the order of integration."""
+    """Latent values of a row in the order of integration: outer values first, then inner values."""
 
     order: NDArray[np.int64]
-    """Indices of the outer predictors, then of the inner predictors, (k,)."""
+    """Indices of the outer latent values, then of the inner latent values, (k,)."""
     outer: int
-    """Number of the outer predictors."""
+    """Number of outer latent values."""
     normal: bool
-    """Whether the log density is quadratic in the inner predictors."""
+    """Whether the log density is quadratic in the inner latent values."""
 
     @property
     def inner(self) -> NDArray[np.int64]:
-        """Indices of the inner predictors."""
+        """Indices of the inner latent values."""
         return self.order[self.outer :]
 
 
@@ -75,17 +74,17 @@ class NodesDensity(NamedTuple):
     values: Kernel
     """`(f, columns)`: return log p(y_i | f_i) (n,)."""
     inner: Kernel
-    """`(f, columns, inner)`: log p(y_i | f_i) (n,), and its derivatives (q, n) and (q, q, n) in q latent values."""
+    """`(f, columns, inner)`: return log p(y_i | f_i) (n,), and derivatives (q, n), (q, q, n) in q inner values."""
     derivatives: Kernel
-    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
+    """`(f, y, parameters)`: return log p(y_i | f_i) (n,), its gradient (c, n) and second derivatives (n, c, c)."""
     slopes: Kernel
     """`(f, y, parameters)`: return derivatives (p, n) of log p(y_i | f_i) in each row of the parameters."""
     split: Kernel
-    """`(y, parameters)`: inner and outer latent values, see `Split`."""
+    """`(y, parameters)`: return the `Split` into outer and inner latent values."""
 
 
 class TiltedNumbers(NamedTuple):
-    """Tilted distributions of rows."""
+    """Normalisers and moments of the tilted distributions of n rows."""
 
     log_z: Array
     """Log averages of the density over the cavities, (n,)."""
@@ -101,7 +100,7 @@ class TiltedNumbers(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of m rows: d outer nodes; at each, e inner nodes, and moments of the q inner elements of z."""
+    """Nodes of m rows: d outer nodes, e inner nodes at each outer node, and moments of the q inner elements of z."""
 
     rows: Rows
     f: Array
@@ -120,7 +119,7 @@ class _Nodes(NamedTuple):
 
 @lru_cache
 def _rule(k: int, order: int) -> tuple[Array, Array]:
-    """Return nodes (d, k), and log weights (d,) minus log densities of the nodes.
+    """Return nodes x (d, k), and log weight + ½|x|² of each node (d,), for averages over k standard normals.
 
     A large rule for one element has equidistant nodes, which converge faster if the density has poles near the real
     axis.
@@ -134,7 +133,7 @@ def _rule(k: int, order: int) -> tuple[Array, Array]:
 
 
 class TiltedRows:
-    """Quadratures of rows, whose nodes follow the cavities.
+    """Quadratures of the tilted distributions of n rows. Nodes move if the cavities change.
 
     Parameters
     ----------
@@ -153,7 +152,7 @@ class TiltedRows:
         self._divide(density.split(y, parameters))
 
     def _divide(self, split: Split) -> None:
-        """Set the outer and inner predictors, without placing nodes."""
+        """Set the outer and inner latent values. Nodes are placed later."""
         self.split, n, o = split, len(self._y), split.outer
         self._rules = (_NORMAL if split.normal else _OTHERS)[o]
         self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)
@@ -172,7 +171,7 @@ class TiltedRows:
         self._divide(self.split)
 
     def _choose(self, at: Array, cov: Array) -> None:
-        """Choose the inner predictor for which two rules agree best, at the cavities of a few rows."""
+        """Choose the inner latent value for which two rules agree best at a few rows. `at` and `cov` are cavities."""
         self._chosen = True
         if self.split.normal:
             return
@@ -192,19 +191,19 @@ class TiltedRows:
         self._divide(Split(np.array([*(i for i in range(self._k) if i != best), best], np.int64), self._k - 1, False))
 
     def cavities(self, at: Array, cov: Array) -> Array:
-        """Return roots R (n, k, k) of the covariances of cavities, which may be singular; `at` (n, k) are means."""
+        """Return roots R (n, k, k) of cavity covariances, R Rᵀ = `cov`, which may be singular; `at` are means."""
         if not self._chosen:
             self._choose(at, cov)
         return self.roots(cov)
 
     def roots(self, cov: Array) -> Array:
-        """Return roots R (n, k, k) of covariances that may be singular."""
+        """Return roots R (n, k, k) of covariances R Rᵀ, which may be singular."""
         root = np.empty(cov.shape)
         ordered_roots(np.ascontiguousarray(cov), self.split.order, root)
         return root
 
     def moments(self, at: Array, root: Array) -> TiltedNumbers:
-        """Return tilted moments for cavity means `at` (n, k) and roots (n, k, k) from `roots`."""
+        """Return tilted moments for cavity means `at` (n, k) and roots (n, k, k) of cavity covariances."""
         n, o = len(at), self.split.outer
         found = TiltedNumbers.empty(n, self._k)
         begun = ~np.isfinite(self._scale).all(axis=(1, 2))
@@ -225,7 +224,7 @@ class TiltedRows:
         return found
 
     def refine(self, at: Array, root: Array) -> bool:
-        """Use a larger rule for rows whose moments it changes. Return whether such rows exist."""
+        """Use a larger rule for a row if this changes its moments. Return whether a row has a larger rule."""
         last, grown = len(self._rules) - 1, False
         rows = np.flatnonzero(self._rank < last)
         found = TiltedNumbers.empty(len(at), self._k)
@@ -258,7 +257,7 @@ class TiltedRows:
             out[:, rows] = np.einsum("pmde,mde->pm", np.where(each > 0.0, slopes, 0.0), each)
 
     def _normal_nodes(self, nodes: _Nodes, at: Array, root: Array) -> tuple[Array, int]:
-        """Return latent values (k, m d e) of an inner rule of degree 3 with e nodes, and e."""
+        """Return latent values (k, m d e) at the nodes of an inner rule of degree 3, and its number of nodes e."""
         q = self._k - self.split.outer
         half = np.sqrt(q) * np.linalg.cholesky(nodes.cov).swapaxes(2, 3)
         moved = np.concatenate([half, -half], axis=2)
@@ -268,7 +267,7 @@ class TiltedRows:
         return np.ascontiguousarray(f).reshape(self._k, -1), 2 * q
 
     def _average(self, rows: Rows, at: Array, root: Array, found: TiltedNumbers) -> NDArray[np.bool_]:
-        """Write the moments of rows with the present nodes. Return a mask of rows whose inner nodes still move."""
+        """Write moments of rows into `found`, by the present nodes. Return a mask of rows with moved inner nodes."""
         inside = np.zeros(len(at), bool)
         for nodes in self._conditional(rows, at, root):
             some = nodes.rows
@@ -288,7 +287,7 @@ class TiltedRows:
         return inside[rows]
 
     def _total(self, nodes: _Nodes, found: TiltedNumbers) -> Array:
-        """Write moments of rows (m,), and return the weights (m, d) of outer nodes."""
+        """Write the moments of m rows into `found`, and return the weights (m, d) of their outer nodes."""
         some = nodes.rows
         outer, log_weights = self._outer_rule(some)
         weights = np.empty_like(nodes.squares)
@@ -311,7 +310,7 @@ class TiltedRows:
         return _rule(self.split.outer, self._rules[self._rank[rows[0]]][0])
 
     def _conditional(self, rows: Rows, at: Array, root: Array) -> Iterator[_Nodes]:
-        """Yield the nodes of rows, by rule."""
+        """Yield the nodes of batches of rows. All rows of a batch have the same rule."""
         for rank in np.unique(self._rank[rows]):
             d, e = len(_rule(self.split.outer, self._rules[rank][0])[0]), self._rules[rank][1]
             own = rows[self._rank[rows] == rank]
@@ -320,7 +319,7 @@ class TiltedRows:
                 yield self._normal(some, at, root) if self.split.normal else self._by_nodes(some, at, root)
 
     def _normal(self, rows: Rows, at: Array, root: Array) -> _Nodes:
-        """Return outer nodes with exact conditional moments."""
+        """Return outer nodes with exact conditional moments of the inner elements."""
         (outer, _), q = self._outer_rule(rows), self._k - self.split.outer
         m, d = len(rows), len(outer)
         within, spread = np.zeros((m, d, q)), np.zeros((m, d))
@@ -373,7 +372,7 @@ class TiltedRows:
         return f.reshape(self._k, -1), squares
 
     def _inner_modes(self, rows: Rows, at: Array, root: Array) -> tuple[Array, Array]:
-        """Return modes (m, d) of the inner element at outer nodes, and scales by the curvature at the modes."""
+        """Return modes (m, d) of the inner element at outer nodes, and widths from the curvatures at the modes."""
         outer, _ = self._outer_rule(rows)
         m, d = len(rows), len(outer)
         columns = np.repeat(self._columns[:, rows], d, axis=1)
@@ -421,7 +420,7 @@ class TiltedParts:
 
     @property
     def ranks(self) -> Rows:
-        """See `TiltedRows`."""
+        """Index (n,) of the rule of each row; 0 is the smallest rule."""
         found = np.zeros(sum(len(rows) for rows, *_ in self._parts), np.intp)
         for rows, _, own in self._parts:
             found[rows] = own.ranks
@@ -433,14 +432,14 @@ class TiltedParts:
             own.ranks = known[rows]
 
     def cavities(self, at: Array, cov: Array) -> Array:
-        """See `TiltedRows`."""
+        """Return roots (n, k, k) of the cavity covariances of all rows."""
         root = np.empty(cov.shape)
         for rows, _, own in self._parts:
             root[rows] = own.cavities(at[rows], cov[rows])
         return root
 
     def moments(self, at: Array, root: Array) -> TiltedNumbers:
-        """See `TiltedRows`."""
+        """Return tilted moments of all rows."""
         found = TiltedNumbers.empty(*at.shape)
         for rows, _, own in self._parts:
             for whole, part in zip(found, own.moments(at[rows], root[rows]), strict=True):
@@ -448,11 +447,11 @@ class TiltedParts:
         return found
 
     def refine(self, at: Array, root: Array) -> bool:
-        """See `TiltedRows`."""
+        """Use a larger rule for a row if this changes its moments. Return whether a row has a larger rule."""
         return any([own.refine(at[rows], root[rows]) for rows, _, own in self._parts])  # noqa: C419  each is refined
 
     def parameter_slopes(self, at: Array, root: Array, out: Array) -> None:
-        """See `TiltedRows`."""
+        """Write derivatives of log Z of each row with respect to the parameters of its density."""
         out[:] = 0.0
         for rows, places, own in self._parts:
             slopes = np.empty((out[places].shape[0], len(rows)))
@@ -461,7 +460,7 @@ class TiltedParts:
 
 
 def _ascend(height: Callable[[Array], tuple[Array, Array, Array]], z: Array) -> tuple[Array, Array]:
-    """Return maxima of m functions by Newton's method, from z (m,) or (m, k), and their negative curvatures.
+    """Maximise m functions by Newton's method from z (m,) or (m, k). Return the maxima and negative curvatures.
 
     `height` returns values (m,), slopes in the shape of z, and negative curvatures (m,) or (m, k, k).
     """
