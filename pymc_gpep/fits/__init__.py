@@ -1,9 +1,9 @@
-"""A fit, and the results that are computed from it: moments, predictions, draws, files.
+"""A fit, and results that are computed from a fit: moments, predictions, draws, files.
 
 mixture: means and covariances of a mixture of Gaussians over nodes of the hyperparameters
 datasets: xarray datasets with the dims and coordinates of the model
-fitted: a fit as a value: log posterior, search, and weighted nodes of the hyperparameters
-marginals: marginals of effects beyond the Gaussian, and draws of the variables of a model
+fitted: the parts of a fit: log posterior, search, and weighted nodes of the hyperparameters
+marginals: marginals of effects that are not Gaussian, and draws of the variables of a model
 prediction: predictions at new rows: class probabilities, intervals, quantiles of observations
 effects: moments of effects, and contrasts of effects
 cross_validation: leave-one-out scores of a fit

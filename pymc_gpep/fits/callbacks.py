@@ -1,4 +1,4 @@
-"""Callbacks of `pm.fit`: their contract, checkpoints in a file, and early stopping by held-out rows."""
+"""Callbacks of `pm.fit`: base class, checkpoints in a file, and early stopping by scores of held-out rows."""
 
 import os
 import time
@@ -37,7 +37,7 @@ class Callback(ABC):
 
 
 def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: int) -> None:
-    """Call all callbacks after an iteration. An error raised by a callback gets the fit so far as attribute `fit`."""
+    """Call all callbacks after an iteration. If a callback raises an error, its attribute `fit` is the fit so far."""
     for each in callbacks or ():
         try:
             each(fit, losses, iteration)
@@ -49,7 +49,7 @@ def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: in
 
 
 def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
-    """Call `finish` of each `Callback`. An error raised by a callback gets the fit as its attribute `fit`."""
+    """Call `finish` of each `Callback`. If a callback raises an error, its attribute `fit` is the fit."""
     for each in callbacks or ():
         if isinstance(each, Callback):
             try:
@@ -141,7 +141,7 @@ class Checkpoint(Callback):
             self.write(fit)
 
     def finish(self, fit: Fit) -> None:
-        """Write the file, unless no step was taken."""
+        """Write the file if the fit has taken a step."""
         if len(fit.hist):
             self.write(fit)
 
@@ -173,7 +173,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
         ) from None
 
 
-_SCORE_TOLERANCE = 1e-6  # Largest relative difference between scores of two solves of the same fit.
+_SCORE_TOLERANCE = 1e-6  # Scores with a smaller relative difference are scores of the same fit.
 
 
 class EarlyStopping(Callback):
@@ -195,8 +195,8 @@ class EarlyStopping(Callback):
     data : dict, optional
         Other data of these rows by name, with an entry for each row, as in `fit.predict`.
     every : int, optional
-        Number of iterations between two scores; of steps in a fit by batches. The default is each iteration, or each
-        epoch of a fit by batches. The final fit is scored as well. A score takes a prediction of the held-out rows, and
+        Number of iterations between two scores, or of steps in a fit by batches. The default is each iteration, or each
+        epoch of a fit by batches. The final fit is scored as well. A score needs a prediction of the held-out rows, and
         with `update="inner"` also a solve.
     patience : int, optional
         Number of consecutive scores without improvement after which the fit ends, with all of its `starts`. By default
@@ -273,7 +273,7 @@ class EarlyStopping(Callback):
 
     @property
     def scores(self) -> xr.Dataset:
-        """Means over the rows, by iteration."""
+        """Means of the scores over the held-out rows, by iteration."""
         iterations, scores = list(self._scores), list(self._scores.values())
         names = dict.fromkeys(name for each in scores for name in each)
         values = {name: ("iteration", [each.get(name, np.nan) for each in scores]) for name in names}
@@ -317,7 +317,7 @@ class EarlyStopping(Callback):
         self._score(fit)
 
     def _is_scored(self, fit: Any) -> bool:
-        """Return whether the last score is the score of this fit. A new choice of active rows changes predictions."""
+        """Return whether the held-out rows have the same mean log density under this fit as at the last score."""
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())

@@ -1,6 +1,6 @@
 """Leave-one-out cross-validation of a fit, by rows or by groups of rows.
 
-Given the other labels, the latent values of a row have the posterior without the site of that row, see
+To leave a row out, the site of this row is removed from the posterior of the latent values, see
 `pymc_gpep.log_posteriors.latent_functions.leave_one_out_moments`.
 """
 
@@ -142,7 +142,7 @@ def loo(
 
 
 def _vectors(classifier: GPClassifier) -> str | None:
-    """Return the dim whose entries are vectors with correlated noise, to be left out whole; None without such a dim.
+    """Return the dim of vectors with correlated noise, which are left out whole; None without such vectors.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def _rows_left_out(
     converged, several = fit.converged, bool(classifier.parts)
     classifier = classifier if response is None else classifier.part(response, "loo")
     wanted = (classifier.rows if response else classifier.seen) if several else slice(0, n_points)
-    # Log densities (node, row) with the label of the row, and without it.
+    # Log densities (node, row) of each label: posterior given all labels, and given all other labels.
     within, without = np.full((2, len(weights), n_points), np.nan)
     ends = np.full((2, len(weights), n_points), np.nan) if pit else None
     with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
@@ -200,7 +200,7 @@ def _rows_left_out(
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = harmonic(log_weights, without)
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
-    # Only `refit_above` needs the solutions of all nodes. A solution that is not in memory is solved again.
+    # Only `refit_above` needs the solutions of all nodes. Solutions that are not in memory are computed again.
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
             for i in refitted:
@@ -225,7 +225,7 @@ def _rows_left_out(
 
 
 def _has_moments(fit: Fitted) -> bool:
-    """Return whether sites match moments of the tilted distributions (EP), or equal the likelihood (normal noise)."""
+    """Return whether leave-one-out moments are valid: sites match tilted moments (EP), or the noise is normal."""
     log_posterior, solution = fit.log_posterior, fit.solution
     if not log_posterior.joint or log_posterior.approximator.matches_moments:
         return True
@@ -238,7 +238,7 @@ def _has_moments(fit: Fitted) -> bool:
 
 
 def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return positions (k,) of the distinct rows, and for each row the index of its distinct row, (B,)."""
+    """Return the position of each distinct row, (k,), and for each of B rows the index of its distinct row, (B,)."""
     if alike is None:
         every = np.arange(rows.stop - rows.start)
         return every, every
@@ -247,7 +247,7 @@ def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np
 
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
-    """Yield the part of each left-out result whose rows lie in the slice `wanted`."""
+    """Yield the left-out results of rows in the slice `wanted`."""
     for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
@@ -256,7 +256,7 @@ def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
 
 
 def _drawn_between(below: Array, at: Array) -> Array:
-    """Draw a uniform number between the two ends of each row, (n,), with a constant seed."""
+    """Draw a uniform number between `below` and `at` for each row, (n,), with a constant seed."""
     return below + np.random.default_rng(_SEED).random(len(at)) * (at - below)
 
 
@@ -280,7 +280,7 @@ def _groups_left_out(
     n_rows, improper = sum(map(len, chosen.rows)), np.zeros(len(chosen.rows), bool)
     with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
-            if s == 0:  # Once is enough: the columns of flat coefficients do not depend on hyperparameters.
+            if s == 0:  # The columns of flat coefficients are the same at all nodes.
                 improper = _leaves_open(fit.classifier, functions, chosen)
             for g, rows in enumerate(chosen.rows):
                 found[:, s, g] = np.nan if improper[g] else left_out_group(functions.group(rows), draws, tolerance)
@@ -295,7 +295,7 @@ def _groups_left_out(
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
-    # All nodes use the same draws, so their errors add up. Weights are w / p(left-out rows | other rows).
+    # All nodes use the same draws, so their errors are added. Node weights are w / p(left-out rows | other rows).
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), np.where(np.isnan(pareto_k), np.inf, pareto_k).max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
@@ -303,7 +303,7 @@ def _groups_left_out(
 
 
 def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> NDArray[np.bool_]:
-    """Return a mask of the groups whose removal makes the posterior of flat coefficients improper."""
+    """Return a mask (groups,): True if the posterior of flat coefficients is improper without the group."""
     found = np.zeros(len(chosen.rows), bool)
     if not classifier.prior.flat:
         return found
@@ -312,7 +312,7 @@ def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> ND
     for g, rows in enumerate(chosen.rows):
         others = np.delete(np.arange(len(of)), rows)
         own = columns[:, of[others]], functions.labels[others], functions.likelihood.at(others)
-        # All rows that share latent values with the group are removed first. Rows outside the group then return.
+        # `own` leaves out the rows of the group. `first` also leaves out other rows with the same latent values.
         first = np.delete(columns, of[rows], axis=1).reshape(-1, columns.shape[2])
         try:
             check_columns(*own, classifier.prior.recipes)
@@ -327,7 +327,7 @@ def _groups_of_rows(
     groups: ArrayLike | str | Mapping[str, ArrayLike | str],
     data: Mapping[Variable, Variable],
 ) -> Groups:
-    """Return the fitted rows of each group. `data` maps the data of the model to constants.
+    """Return the positions of the fitted rows of each group. `data` maps the data of the model to constants.
 
     Raises
     ------
@@ -347,7 +347,7 @@ def _groups_of_rows(
     if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:
         raise ValueError(f"groups has no label for {len(unknown)} rows, the first of which is {unknown[0]}.")
     along = len(by_name) == 1 and classifier.axes is not None and name in classifier.axes.dims
-    # Labels of a dim keep the order of the dim.
+    # Labels of a dim stay in the order of the dim. Other labels are sorted.
     place, found = pd.factorize(given, sort=not along)
     if len(found) < 2:
         raise ValueError("groups has one label for all rows. Give at least two different labels.")

@@ -17,9 +17,9 @@ _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
     *("log_density", "quantile", "new_point"),
 )
-"""Names of variables and dims in datasets with an axis of rows. A dim of the model's rows may not have these names."""
+"""Names in datasets with an axis of rows. A dim of the rows of a model may not have one of these names."""
 _OF_ALL = ("moment", "node")
-"""Names of dims in datasets of the model's variables. No dim or variable of the model may have these names."""
+"""Names of dims in datasets of variables. No dim or variable of a model may have one of these names."""
 
 
 def check_dims(classifier: GPClassifier) -> None:
@@ -62,7 +62,7 @@ def dims_that_fit(
 ) -> list[str]:
     """Return the name of the dim of each axis of a variable with this shape.
 
-    An axis without a dim, or whose dim has another length, gets the default name of ArviZ.
+    An axis without a dim in the model, or with a dim of another length, has the default name of ArviZ.
     """
     given = model.named_vars_to_dims.get(name) or ()
     dims = [f"{name}_dim_{i}" for i in range(len(shape))]
@@ -76,7 +76,7 @@ def dims_that_fit(
 def axes_that_fit(
     model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
 ) -> list[tuple[str, list[Any]]]:
-    """Return the dims of `dims_that_fit` with their labels; numbers from 0 for a dim without labels."""
+    """Return the dim of each axis of a variable, with its labels. Without labels these are numbers from 0."""
     dims = dims_that_fit(model, name, shape, coords)
     labels = ((dim, coords.get(dim), size) for dim, size in zip(dims, shape, strict=True))
     return [(dim, list(range(size) if own is None else own)) for dim, own, size in labels]
@@ -85,7 +85,7 @@ def axes_that_fit(
 def plain_dims(
     model: pm.Model, shapes: Mapping[str, tuple[int, ...]], coords: Mapping[str, Sequence[Any] | None]
 ) -> dict[str, list[str]]:
-    """Return default dims for variables whose dims in the model have labels of another length.
+    """Return default dims, by name of variable. A variable needs them if a dim in the model has another length.
 
     PyMC cannot make a `DataTree` of draws of such a variable. In bambi's ordinal families, for example, probabilities
     for each threshold have the dim of the classes.
@@ -112,14 +112,14 @@ def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
 
 
 def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
-    """Return a Dataset of evaluations along `dim`: natural hyperparameters, with evidence and log posterior."""
+    """Return a Dataset of evaluations along `dim`: hyperparameters on their natural scale, evidence, log posterior."""
     thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
     coords = {name: np.array([getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
     return with_numbers(natural(space, thetas, dim), dim, coords)
 
 
 def with_numbers(found: xr.Dataset, dim: str, numbers: Mapping[str, Array]) -> xr.Dataset:
-    """Add coordinates along a dim. A coordinate with the name of a hyperparameter gets the dim as prefix."""
+    """Add `numbers` as coordinates along `dim`. The name of a hyperparameter is prefixed by the dim."""
     return found.assign_coords({f"{dim}_{k}" if k in found else k: (dim, values) for k, values in numbers.items()})
 
 
@@ -127,9 +127,9 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
     """Return moments of the latent values at the fitted points, as in `of_functions`.
 
     With `named`, points have the labels of the model. If a likelihood depends only on differences between functions,
-    `sd` (point, class) has standard deviations of the values minus their mean over functions. The common shift of all
-    functions keeps its prior variance, which the standard deviations of the values contain. With several observed
-    variables the coord `response` names the variable of each point. Rows of prior factors are left out.
+    `sd` (point, class) has standard deviations of the values minus their mean over functions. It leaves out the common
+    shift of all functions, since data do not change its prior variance. With several observed variables the coord
+    `response` names the variable of each point. Rows of prior factors are left out.
     """
     mean, cov = mean[classifier.seen], cov[classifier.seen]
     point_dim = classifier.point_dim or "point"

@@ -31,11 +31,11 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import by_name
 from pymc_gpep.user_warnings import warn
 
-_ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
-_FAR = 20.0  # Ratio of the mean of a covariate to its standard deviation above which the covariate is uncentred.
+_ALIKE = 0.999  # A fit warns of two effects with a larger posterior correlation.
+_FAR = 20.0  # A covariate needs centring if mean / standard deviation is larger.
 _NEW = "new_point"
-_MOST = 3000  # Largest number of entries whose correlations are computed.
-_WORK = 6_000_000  # Largest product of the numbers of compared entries and of integrated variables.
+_MOST = 3000  # Correlations are computed for at most this number of entries.
+_WORK = 6_000_000  # Largest product of the number of compared entries and the number of integrated variables.
 
 type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
@@ -126,7 +126,7 @@ def effects(
 
 
 def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr.Dataset:
-    """Replace means and standard deviations that do not exist by NaN."""
+    """Replace means and standard deviations by NaN if they do not exist. `moments` are numbers of finite moments."""
     for name, count in moments.items():
         own = found[name]
         # A mean exists if one moment is finite, a standard deviation if two moments are finite.
@@ -154,7 +154,7 @@ def _at_new_rows(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike],
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
-    """Yield, for each node, dicts by name of variable: means, variances, and the axis of the new rows."""
+    """Yield three dicts for each node, by name of variable: means, variances, and the axis of new rows."""
     prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
     if alone.keys() >= set(names) and not data:  # The variables are latent functions, without new data.
@@ -264,8 +264,8 @@ def _by_labels(
 ) -> Array:
     """Return an array of weights along `axes`, pairs of a dim and its labels.
 
-    `given` is an array, or a dict by the labels of the first axis, whose values have the form of `given` for the other
-    axes.
+    `given` is an array, or a dict by labels of the first axis. A value of the dict is again an array or such a dict,
+    for the other axes.
     """
     called = repr(name) + (f" at {_listed(above)}" if above else "")
     if not isinstance(given, Mapping):
@@ -306,9 +306,9 @@ def _listed(labels: Sequence[Any]) -> str:
 
 
 def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
-    """Warn of entries of variables with a posterior correlation near 1, unless one is computed from the other.
+    """Warn of two entries of variables with a posterior correlation near 1.
 
-    If there are too many entries, only variables with few entries are compared.
+    A variable and its function are not compared. If there are too many entries, only small variables are compared.
     """
     sizes = sorted((np.size(mean), place, name) for place, (name, mean) in enumerate(joint.means.items()))
     counts = np.cumsum([size for size, *_ in sizes])
@@ -343,7 +343,7 @@ _LEAVE_OUT = "Leave one effect out, give it a tighter prior, or let effects sum 
 
 
 def _uncentred(classifier: GPClassifier) -> str:
-    """Return the advice to centre a covariate whose mean is far larger than its spread, or an empty text."""
+    """Return the advice to centre a covariate if its mean is far larger than its spread; else an empty text."""
     for part in classifier.each:
         for name, columns in columns_by_row(part.argument, part.n_rows) if part.argument is not None else ():
             spread, mean = columns.std(axis=0), columns.mean(axis=0)

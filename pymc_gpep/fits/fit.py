@@ -1,4 +1,4 @@
-"""The fit that `pm.fit` returns, and its distribution in the unconstrained space as a `Group` of PyMC."""
+"""The fit that `pm.fit` returns, and its posterior in the unconstrained space as a `Group` of PyMC."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -41,7 +41,7 @@ class GPGroup(Group):
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
     short_name = "gaussian_process"
     alias_names = frozenset(["gp"])
-    has_logq = False  # Hyperparameters at a single point have no density.
+    has_logq = False  # A single point of the hyperparameters has no density.
 
     def __init_group__(self, group: Sequence[Any]) -> None:
         super().__init_group__(group)
@@ -56,7 +56,7 @@ class GPGroup(Group):
 
     @cached_property
     def _settled(self) -> dict[str, Any]:
-        """Parameters of the group, with mean and standard deviation computed."""
+        """Parameters of the group. Mean and standard deviation are computed at the first use."""
         for key, values in zip(("gp_mean", "gp_std"), _moments(self.hyper), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
@@ -85,7 +85,7 @@ class GPGroup(Group):
     def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
         """Return the values of a flat vector by name of value variable.
 
-        The method of PyMC gives unnamed axes of all variables equal names, and fails if lengths of these axes differ.
+        PyMC's method uses the same names for unnamed axes of all variables, and fails if lengths of these axes differ.
         """
         flat, coords = shared.eval(), self._coords
         found = {}
@@ -97,7 +97,7 @@ class GPGroup(Group):
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:
-        """Draws with mean `mean` and covariance `cov`, as a linear function of the normal draws `symbolic_initial`."""
+        """Graph of draws with mean `mean` and covariance `cov`, linear in the standard normals `symbolic_initial`."""
         return self.mean + self.symbolic_initial @ covariance_root(self._covariance()).T
 
 
@@ -181,7 +181,7 @@ class Fit(Fitted):
 
     @property
     def sample_dict_fn(self) -> Any:
-        """Function of (draws, random_seed) that draws values of the model's value variables."""
+        """Function of (draws, random_seed) that returns draws of the value variables of the model."""
 
         def sample(draws: int = 100, *, random_seed: Any = None) -> dict[str, Array]:
             values = self.draw(draws, np.random.default_rng(random_seed))
@@ -205,7 +205,7 @@ class Fit(Fitted):
     if not TYPE_CHECKING:  # A type checker would accept any attribute.
 
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute of PyMC's groups. Python calls this method for attributes that the fit lacks."""
+            """Return an attribute of the PyMC group. Python calls this method for attributes that the fit lacks."""
             if hasattr(type(self), name):  # A property of the class raised an AttributeError: raise it again.
                 return object.__getattribute__(self, name)
             if name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Contents of a fit: log posterior of the hyperparameters, trace of the search, and weighted nodes."""
+"""Parts of a fit: log posterior of the hyperparameters, trace of the search, and weighted nodes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -58,19 +58,19 @@ class Fitted(SingleGroupApproximation):
         trace : Trace
             History of the search for hyperparameters.
         hyper_posterior : HyperPosterior, optional
-            Nodes over which results are averaged. The default is one node at the maximum.
+            Weighted nodes of the hyperparameters, for averages of results. The default is one node at the maximum.
         seconds, compile_seconds : float
             Seconds of the fit without compilation, and seconds of compilation. NaN if unknown.
         seed : int
-            Seed of draws for which no seed is given.
+            Default seed of draws.
         again : function, optional
-            Function that continues a fit, see `refine`.
+            Function that continues the fit, see `refine`.
         solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
-            Approximate posterior at the maximum, if it was computed already.
+            Approximate posterior at the maximum, if already computed.
         why_maximum : str
-            Reason why hyperparameters stay at their maximum, for messages.
+            Reason why the fit does not integrate over the hyperparameters, for messages.
         """
-        # PyMC's constructor is not called, since it takes longer than some fits. The property `groups` makes the group.
+        # PyMC's constructor is not called, since it takes longer than some fits. The property `groups` replaces it.
         self.log_posterior = log_posterior
         self.trace = trace
         self.seconds, self.compile_seconds = seconds, compile_seconds
@@ -79,7 +79,7 @@ class Fitted(SingleGroupApproximation):
         self._told = False
         self.why_maximum = why_maximum
         self._hyper, self._again, self._known = hyper_posterior, again, solution
-        # Copies of lists of the model's variables: a later `gp.conditional` does not change this fit.
+        # Copy the lists of variables of the model, so that a later `gp.conditional` does not change this fit.
         classifier = log_posterior.classifier
         apart, held = set(classifier.prior.implicit), classifier.prior.held
         of_model = classifier.model.deterministics
@@ -104,7 +104,7 @@ class Fitted(SingleGroupApproximation):
         return fit
 
     def kept(self, why: str) -> Self:
-        """Return a finished fit with the result of this iteration. Its `message` has the reason `why`."""
+        """Return a finished fit with the result of this iteration. Its `message` contains the reason `why`."""
         parts = {"hyper_posterior": self.hyper_posterior, "solution": self.solution}
         return self._with(trace=self.trace.ended_as(why), **parts)
 
@@ -154,13 +154,13 @@ class Fitted(SingleGroupApproximation):
     def rows(self) -> Rows | None:
         """The rows of `data=...`; None if the rows of the model were fitted.
 
-        In a fit from a file they are `FormerRows`, without values.
+        In a fit that was read from a file, these rows are `FormerRows`, without values.
         """
         return self.log_posterior.rows
 
     @cached_property
     def hyper_posterior(self) -> HyperPosterior:
-        """The nodes of the hyperparameters, over which results are averaged.
+        """The weighted nodes of the hyperparameters. Results are averages over these nodes.
 
         Its attribute `log_evidence` is the log evidence with the hyperparameters integrated out.
         """
@@ -196,7 +196,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def objective(self) -> float:
-        """The maximised quantity: an evidence, a bound, or another objective.
+        """Value of the maximised function: an evidence, a bound, or another objective.
 
         For a fit by batches it is the average of the estimates over the last complete epoch.
         """
@@ -206,7 +206,7 @@ class Fitted(SingleGroupApproximation):
     def active_evidence(self) -> float:
         """Log evidence of the labels of the active rows alone; NaN if sites were not iterated.
 
-        It is not suited to choose hyperparameters, since the active rows were chosen by their labels.
+        Do not use it to choose hyperparameters, since the active rows were chosen by their labels.
         """
         if not hasattr(self.solution, "active_evidence"):
             raise AttributeError(f"A fit by {self.log_posterior.by} has no active rows.")
@@ -225,13 +225,13 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def message(self) -> str:
-        """Text on how the search, the approximation and the integral over hyperparameters ended."""
+        """Sentences on the end of the search, of the approximation and of the integral over hyperparameters."""
         hyper = self.hyper_posterior
         ended = self.log_posterior.ending(self.trace, lambda: self.solution)
         return ended + (f" In hyper={hyper.name!r}, {hyper.message}." if hyper.message else "")
 
     def __str__(self) -> str:
-        """Return method, evidence or bound, and how the fit ended."""
+        """Return the method, the evidence or bound, and whether the fit converged, as text."""
         hyper, integrated = self.hyper_posterior, ""
         if len(hyper) > 1:
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
@@ -251,7 +251,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _maximum(self) -> str:
-        """Sentence that names the hyperparameters at their maximum, with the reason; or an empty text."""
+        """Sentence with the hyperparameters that stay at their maximum, and the reason; or an empty text."""
         if not (names := self.at_maximum):
             return ""
         why = "the fit was interrupted" if self.trace.interrupted else self.why_maximum
@@ -259,9 +259,9 @@ class Fitted(SingleGroupApproximation):
 
     @cached_property
     def beyond_bounds(self) -> dict[str, float]:
-        """Largest posterior probability of an entry beyond its bounds, by name of uniform variable.
+        """Largest posterior probability that an entry is beyond its bounds, by name of uniform variable.
 
-        Only variables whose bounds the method ignores are included.
+        A uniform variable is included if the method ignores its bounds.
         """
         variables = self.classifier.prior.bounded_variables
         names, hyper = [str(v.name) for v in variables], self.hyper_posterior
@@ -283,14 +283,14 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _bounds(self) -> str:
-        """Sentence that names the uniform variables whose bounds are left out; empty without such variables."""
+        """Sentence with the uniform variables if the method ignores their bounds; empty without such variables."""
         if not (beyond := self.beyond_bounds):
             return ""
         return f"Bounds left out: {', '.join(f'{name} (probability {p:.2g} beyond)' for name, p in beyond.items())}."
 
     @property
     def _tails(self) -> str:
-        """Sentences on scales whose posterior has no variance, or no mean either; empty without such scales."""
+        """Sentences on scale parameters if their posterior has no variance, or no mean; or an empty text."""
         return " ".join(
             f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and the effects that "
             "scale with it. The prior is flat, and the data hardly limit large values."
@@ -309,7 +309,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def nodes(self) -> xr.Dataset:
-        """Nodes of the hyperparameters, over which results are averaged, on their natural scale.
+        """Weighted nodes of the hyperparameters on their natural scale. Results are averages over nodes.
 
         The dim is `node`, with the coordinates `weight`, `evidence` and `log_posterior` (unconstrained). If a
         hyperparameter has the name `weight`, the coordinate is `node_weight`, and likewise for the other names.
@@ -378,9 +378,8 @@ class Fitted(SingleGroupApproximation):
     def latent(self) -> xr.Dataset:
         """Posterior mean (point, class) and covariance (point, class, class) of the fitted latent values.
 
-        `sd` (point, class) is the standard deviation of the values minus their mean over functions, on which the
-        likelihood depends. If a point has one latent function, and the model has no axis for functions, there are
-        `mean` and `variance` (point).
+        `sd` (point, class) is the standard deviation of the values minus their mean over functions. If a point has one
+        latent function, and the model has no axis for functions, the variables are `mean` and `variance` (point).
         """
         found = datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
         return self.classifier.in_axes(found, str(found["mean"].dims[0]))
@@ -404,8 +403,8 @@ class Fitted(SingleGroupApproximation):
                     mean[rows], cov[rows] = new.mean.T, new.cov
                 yield mean, cov
 
-        # In vectors with correlated noise, the model's moments of an entry are conditional on other entries. Marginal
-        # moments come from a prediction at these entries.
+        # If a vector has correlated noise, the model conditions an entry on other entries. Marginal moments are then
+        # computed by a prediction at these entries.
         data, vectors = self.log_posterior.space.data, []
         for part in self.classifier.each:
             if part.axes is not None and part.axes.vectors:
@@ -449,7 +448,7 @@ class Fitted(SingleGroupApproximation):
         return mean.reshape(shape), cov.reshape(*shape, *shape)
 
     def labels(self, gp: Gp = None) -> Observed:
-        """Return the observations of all fitted rows, (n,)."""
+        """Return the observations of all fitted rows, (n,); `gp` as in `predict`."""
         return self.log_posterior.observed(as_gps(gp))
 
     def fitted_inputs(self, gp: Gp = None) -> Array:

@@ -48,7 +48,7 @@ from pymc_gpep.univariate.likelihood import UnivariateLikelihood
 from pymc_gpep.univariate.predictors import PredictorsLikelihood
 from pymc_gpep.univariate.prior_factor import PriorFactor
 
-# Largest relative difference of a density or covariance that can be due to rounding on another machine.
+# A smaller relative difference of a density or covariance can be due to rounding on another machine.
 _REFIT_TOLERANCE = 1e-6
 _OTHER = "The model differs from the fitted model"
 
@@ -266,7 +266,7 @@ def _weighing(nodes: xr.Dataset) -> Weighing | None:
 
 
 def _former_rows(observed: xr.Dataset) -> FormerRows | None:
-    """Return the record of the rows of `data=...` in a file; None if the rows of the model were fitted."""
+    """Return the stored record of the rows of `data=...`; None if the rows of the model were fitted."""
     if "checksum" not in observed.attrs:
         return None
     n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)
@@ -285,7 +285,7 @@ def _check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
 
 
 def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any], labels: Observed | None) -> None:
-    """Check that likelihood, labels (if stored), log prior density at θ and names of classes equal the fitted model."""
+    """Check likelihood, labels (if stored), log prior density at `theta` and names of classes against the file."""
     classifier = space.classifier
     if (own := classifier.likelihood_model.name) != (was := attrs["kind_of_likelihood"]):
         raise ValueError(f"{_OTHER}: its likelihood is {own}, not {was}.")
@@ -322,7 +322,7 @@ def _check_prior(log_posterior: LogPosterior, x: Array, stored: xr.Dataset) -> N
 
 
 def check_covariance(own: Array, was: Array) -> None:
-    """Raise a ValueError if off-diagonal entries of prior covariances (q, m, m) differ by more than rounding."""
+    """Raise a ValueError if off-diagonal entries of two prior covariances (q, m, m) differ by more than rounding."""
     apart = ~np.eye(was.shape[-1], dtype=bool)
     if own.shape != was.shape or (np.abs(own - was) > _REFIT_TOLERANCE * np.abs(was).max())[:, apart].any():
         raise ValueError(
@@ -340,7 +340,7 @@ def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
 
 def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
     """Check names of classes and points, and the log evidence, against the file."""
-    _ = fit.solution  # Solve at the maximum first: its stored start is its own result.
+    _ = fit.solution  # Solve at the maximum first. Its stored start is the result of this solve.
     latent = fit.latent
     for dim in latent["mean"].dims:
         own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))

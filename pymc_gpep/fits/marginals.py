@@ -1,14 +1,14 @@
-"""Posterior marginals of variables that are affine in the integrated variables, and draws of all variables.
+"""Posterior marginals of variables t that are affine in the integrated variables, and draws of all variables.
 
-At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. The
-third cumulant of t is a sum over the tilted distributions, Σ_i A_i(k_i, k_i, k_i), with k_i = Cov(f_i, t). See
-`pymc_gpep.approximations.cumulants` for the scaled third cumulants A_i. With one function the third cumulant is
-Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The marginal is a mixture over nodes of skew normals with these three cumulants.
+A marginal is a mixture over nodes of skew normals. At a node, t has the mean and variance of the Gaussian posterior.
+Its third cumulant is a sum over rows i. With one latent function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. Here κ₃ᵢ is
+the third cumulant of the latent value f_i under its tilted distribution. For several functions see
+`pymc_gpep.approximations.cumulants`.
 
-Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). This module adds
+Variances of EP lack a term of second order in the third cumulants (Opper, Paquet and Winther 2013). This module adds
 the term. With one function it is
 
-    ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
+½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 
 Marginals far from normal are computed from averages of rows given t (Cseke and Heskes 2011), or from EP given t.
 """
@@ -33,29 +33,29 @@ from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
-_HALVINGS = 60  # Number of bisections in the search of a quantile.
-_RANGE = 12.0  # Half width of the range in which a quantile is searched, in standard deviations.
-_MOST_VALUES = 3000  # Largest number of latent values for the term of second order, a sum over all pairs.
-_COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
-# Largest number of covariances between entries and latent values, summed over the nodes with skewness.
+_MOST_SKEWED = 0.99  # Skewness is clipped at this absolute value. Skew normals have at most 0.9953.
+_HALVINGS = 60  # Number of bisection steps in the search for a quantile.
+_RANGE = 12.0  # A quantile is searched within this number of standard deviations from the mean.
+_MOST_VALUES = 3000  # The term of second order, a sum over all pairs, is computed up to this number of latent values.
+_COLUMNS = 64  # Number of entries in a block. Covariances of a block with all rows are in memory.
+# Largest number of covariances between entries and latent values, over all nodes. It limits the nodes with skewness.
 _COVARIANCES = 10_000_000
-_COST_OF_CUMULANT = 30  # Cost of a third cumulant, in covariances.
-_MOST_COVARIANCES = 2_000_000_000  # Largest number of covariances at one node. With more, marginals are normal.
+_COST_OF_CUMULANT = 30  # Time of a third cumulant, in units of the time of a covariance.
+_MOST_COVARIANCES = 2_000_000_000  # If a node needs more covariances, marginals are normal.
 END = 4.5  # Stored quantiles have levels from Φ(−4.5) to Φ(4.5).
-_NORMAL = np.linspace(-7.5, 7.5, 301)  # Points at which a marginal density is evaluated, in standard deviations.
+_NORMAL = np.linspace(-7.5, 7.5, 301)  # Nodes of a marginal density, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
-_FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Relative change of variance, and skewness, of marginals far from normal.
-_MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
-_MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP, summed over entries and nodes.
-# Largest mean square of corrected / uncorrected density for corrections that are used: by averages, and by EP.
+_FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # A marginal with a larger change of variance or skewness is far from normal.
+_MOST_AVERAGES = 600_000  # With more averages of rows given an entry, marginals stay skew normal.
+_MOST_PRODUCTS = 60_000_000  # EP given an entry may need this number of products in a sweep, over all entries.
+# A correction is left out if the mean square of corrected / uncorrected density is larger: by averages, by EP.
 _MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
-_COST_OF_PRIOR = 30.0  # Cost of the average of a prior factor, in units of the average of a row.
-_SAME = 1.0 - 1e-9  # Squared correlation above which an entry counts as a multiple of an effect.
+_COST_OF_PRIOR = 30.0  # Time of the average of a prior factor, in units of the time of the average of a row.
+_SAME = 1.0 - 1e-9  # An entry with a larger squared correlation with an effect counts as its multiple.
 
 
 class Conditional:
-    """Gaussian posterior of the integrated variables given hyperparameters, in the unconstrained space.
+    """Gaussian posterior of the integrated variables at one value of the hyperparameters, in the unconstrained space.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Conditional:
         Parameters
         ----------
         values : mapping of str to array
-            Draws from the Gaussian. The results have the same ranks.
+            Draws from the Gaussian posterior. The results have the same ranks.
         """
         found, solution = {}, self.solution
         for name, at, factor, mean, variance in self._factors():
@@ -111,11 +111,11 @@ class Conditional:
         return found
 
     def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
-        """Yield name, rows and factors of each effect whose prior is represented by factors, one row for each entry."""
+        """Yield name, rows and likelihood of each effect with a prior of factors. An entry has one row."""
         yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
 
     def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
-        """Yield name, rows, factors, and cavity means and variances of each effect, if sites have cavities."""
+        """Yield name, rows, likelihood, cavity means and cavity variances of each effect with a prior of factors."""
         solution = self.solution
         if not self._effects or not solution.posterior.sites.pointwise:
             return
@@ -134,12 +134,12 @@ class Conditional:
     def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
         """Return masks (size,) of the entries without mean and variance, by name of variable.
 
-        Such entries depend on an effect without data whose prior has no variance.
+        Such an entry depends on an effect without data. The prior of this effect has no variance.
         """
         return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
 
     def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
-        """Return the masks of `without_moments`, given a function that returns the variables' joint Gaussian."""
+        """Return the masks of `without_moments`. The function `of` returns the joint Gaussian of the variables."""
         effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
         if not effects:
             return {}
@@ -157,7 +157,7 @@ class Conditional:
         return found
 
     def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
-        """Yield name, rows, factors, mask of entries without moments, and quantiles of effects with such entries."""
+        """Yield effects with entries without moments: name, rows, likelihood, mask of these entries, quantiles."""
         for name, at, factor, mean, variance in self._factors():
             if (unknown := factor.without_moments(mean, variance)).any():
                 places = np.tile(_LEVELS[:, None], mean.size)
@@ -169,10 +169,10 @@ def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
     return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
 
 
-_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
-_GROWTH = 20.0  # If scales grow by e³ and a variance by more than this factor, the variable grows with the scales.
+_LEVELS = (np.arange(64) + 0.5) / 64.0  # Quantiles at these levels replace a prior without moments.
+_GROWTH = 20.0  # A variable grows with a scale if its variance grows by this factor for scale × e³.
 MOMENTS = 2  # Number of moments: mean and variance.
-_SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
+_SHARED = 1e-6  # A variable with a larger squared correlation with an effect depends on the effect.
 
 
 type Variances = Callable[[Conditional], Mapping[str, Array]]
@@ -181,9 +181,9 @@ type Variances = Callable[[Conditional], Mapping[str, Array]]
 def finite_moments(
     hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the number of finite moments (0, 1 or 2) of each entry, (size,), by name; empty without heavy tails.
+    """Return numbers of finite moments (0, 1 or 2) of entries, (size,), by name of variable; empty without heavy tails.
 
-    An entry has as many moments as the scales (`HyperPosterior.tails`) with which its standard deviation grows.
+    If the standard deviation of an entry grows with a scale in `HyperPosterior.tails`, both have equally many moments.
     """
     affine = None if variances or not hyper.tails else hyper.log_posterior.space.variables.affine(names)
     of = variances or (lambda each: affine(each.point, each.functions).variances())  # type: ignore[misc]
@@ -198,7 +198,7 @@ def finite_moments(
 
 
 def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return masks (size,) of the entries that lack mean and variance at some node, by name of variable."""
+    """Return masks (size,) by name of variable: True for entries without mean and variance at a node."""
     if not hyper.log_posterior.classifier.effects_by_factors:
         return {}
     found: dict[str, NDArray[np.bool_]] = {}
@@ -214,7 +214,7 @@ _MASSES = np.diff(np.r_[0.0, 0.5 * (_PROBABILITIES[1:] + _PROBABILITIES[:-1]), 1
 
 
 class SkewNormals(NamedTuple):
-    """Mixtures of skew normal distributions, one for each of m numbers."""
+    """Mixtures of s skew normal distributions. Each of m numbers has its own mixture."""
 
     weights: Array
     """Weights of the parts, (s,); they sum to 1."""
@@ -225,7 +225,7 @@ class SkewNormals(NamedTuple):
     skewness: Array
     """Skewnesses of the parts, (s, m)."""
     tilted: Mapping[int, Array] = MappingProxyType({})
-    """Quantiles (s, k), at the levels `_PROBABILITIES`, of numbers that are not skew normal, by position."""
+    """Quantiles (s, k) of numbers that are not skew normal, by position. Their levels are `_PROBABILITIES`."""
 
     def quantiles(self, p: float) -> Array:
         """Return the quantiles (m,) at probability p, by bisection."""
@@ -248,7 +248,7 @@ class SkewNormals(NamedTuple):
 
 
 def _below(mean: Array, sd: Array, skewness: Array) -> Callable[[Array], Array]:
-    """Return the distribution function of skew normal distributions with these moments; a step if `sd` is 0."""
+    """Return the distribution function of skew normals with these moments (m,). It is a step if `sd` is 0."""
     size = np.cbrt(np.clip(skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
     delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
     alpha = delta / np.sqrt(1.0 - delta**2)
@@ -264,14 +264,14 @@ def _below(mean: Array, sd: Array, skewness: Array) -> Callable[[Array], Array]:
 
 
 def _quantiles_of_skew_normals(mean: Array, sd: Array, skewness: Array) -> Array:
-    """Return quantiles (m, k) at `_PROBABILITIES` of skew normal distributions with these moments (m,)."""
+    """Return quantiles (m, k) of skew normals with these moments (m,), at the levels `_PROBABILITIES`."""
     places = mean + sd * _NORMAL[:, None]
     levels = ndtri(np.clip(_below(mean, sd, skewness)(places), 1e-300, 1.0 - 1e-16)).T
     return np.array([np.interp(NORMAL_LEVELS, *each) for each in zip(levels, places.T, strict=True)])
 
 
 class AffineEntries(NamedTuple):
-    """Moments of m entries of variables that are affine in the integrated variables, at a node."""
+    """Gaussian moments at a node of m entries of variables that are affine in the q integrated variables."""
 
     joint: Joint
     mean: Array
@@ -279,11 +279,11 @@ class AffineEntries(NamedTuple):
     variance: Array
     """Variances of the entries, (m,)."""
     slopes: Sequence[Callable[[], Array]]
-    """Functions that return the slopes (q, s) of a block of s entries in the q integrated variables."""
+    """Functions, one for each block of s entries. They return slopes (q, s) of entries in integrated variables."""
 
 
 def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditional], AffineEntries]:
-    """Return the function that computes all entries of variables, one after another, at a node."""
+    """Return a function that computes the moments of all entries of the variables at a node."""
     joint = hyper.log_posterior.space.variables.affine(names)
 
     def at(each: Conditional) -> AffineEntries:
@@ -300,18 +300,18 @@ def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditi
 
 
 class _Beyond(NamedTuple):
-    """Corrections of the Gaussian marginals of m entries at a node."""
+    """Corrections of the Gaussian marginals of m entries at one node."""
 
     moments: Array
     """Change of the mean in standard deviations, relative change of the variance, and skewness, (3, m)."""
     quantiles: dict[int, Array]
-    """Quantiles of entries far from normal, as (t − mean) / sd of the Gaussian at `_PROBABILITIES`, by position."""
+    """Standardised quantiles of entries far from normal, at the levels `_PROBABILITIES`, by position."""
     far: NDArray[np.bool_]
     """Mask of entries far from normal, (m,)."""
 
 
 class _Corrections(NamedTuple):
-    """Gaussian moments of m entries at s nodes, and corrections. Nodes without corrections have averages."""
+    """Gaussian moments of m entries at s nodes, and corrections. Other nodes use average corrections."""
 
     means: Array
     """Means, (s, m)."""
@@ -320,17 +320,17 @@ class _Corrections(NamedTuple):
     moments: Array
     """Changes of means and variances, and skewness, as in `_Beyond`, (s, 3, m)."""
     quantiles: dict[int, Array]
-    """Quantiles (s, k) of entries far from normal, as in `_Beyond`, by place."""
+    """Standardised quantiles (s, k) of entries far from normal, by position, as in `_Beyond`."""
     far: NDArray[np.bool_]
     """Mask of entries far from normal, (m,)."""
     heaviest: AffineEntries
-    """Entries at the node with the largest weight."""
+    """Moments of the entries at the node with the largest weight."""
 
 
 def mixture_of(
     hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries], *, only_far: bool = False
 ) -> tuple[SkewNormals, AffineEntries]:
-    """Return the marginals of entries, and the entries at the node with the largest weight.
+    """Return the marginals of entries, and their Gaussian moments at the node with the largest weight.
 
     With `only_far`, entries that are not far from normal keep the moments of the Gaussian posterior.
     """
@@ -346,7 +346,7 @@ def mixture_of(
 def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries], *, only_far: bool) -> _Corrections:
     """Return corrections of the Gaussian marginals of entries at all nodes.
 
-    With `only_far`, corrections are computed at one node if no entry is far from normal there, and are then 0.
+    With `only_far`, one node is examined first. If no entry is far from normal at this node, all corrections are 0.
     """
     log_posterior = hyper.log_posterior
     means, variances, found = [], [], dict[int, _Beyond]()
@@ -383,7 +383,7 @@ def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntrie
 
 
 def _any_far(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) -> bool:
-    """Return whether an entry is far from normal at the first node with corrections, as in `_corrections`."""
+    """Return whether an entry is far from normal at the first node that `_corrections` examines."""
     log_posterior = hyper.log_posterior
     values = hyper.solution(0).mean.size
     if not _corrects_moments(log_posterior, values):
@@ -397,14 +397,14 @@ def _any_far(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) 
 
 
 def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
-    """Return whether variances of this number of latent values have a correction of second order."""
+    """Return whether variances have a correction of second order, for this number of latent values."""
     return bool(log_posterior.approximator.matches_moments) and values <= _MOST_VALUES
 
 
 def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> frozenset[int]:
-    """Return the nodes with the largest weights, at which skewness and second-order terms are computed.
+    """Return the nodes at which skewness and second-order terms are computed: nodes with the largest weights.
 
-    Other nodes use the averages over these nodes.
+    Other nodes use averages over these nodes.
     """
     if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
         return frozenset()
@@ -416,20 +416,20 @@ def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> f
 def _beyond_gaussian(
     own: AffineEntries, each: Conditional, log_posterior: LogPosterior, nodes: int, chosen: Sequence[int] | None
 ) -> _Beyond:
-    """Return corrections of the marginals of all entries.
+    """Return corrections of the Gaussian marginals of all entries at a node.
 
-    For few entries the term of second order of one function is, with f = J z and a = A k,
+    For few entries t and one function, the term of second order is computed as
 
-        ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,
+        ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,   a_i = A_i Cov(f_i, t).
 
-    with the posterior covariance V of z, which is smaller than the covariance matrix of f.
+    Here latent values f = J z are linear in z. The posterior covariance V of z is smaller than that of f.
 
     Parameters
     ----------
     nodes : int
         Number of nodes with corrections.
     chosen : sequence of int, optional
-        Positions of entries whose marginals are computed by averages of rows. The default is entries far from normal.
+        Positions of entries with marginals by averages of rows. The default is entries far from normal.
     """
     solution, functions, m = each.solution, each.functions, own.mean.size
     weights = third_cumulants(solution)
@@ -476,7 +476,7 @@ def _by_averages(
     nodes: int,
     chosen: Sequence[int] | None,
 ) -> None:
-    """Replace corrections of entries far from normal by the marginals of `marginal_log_ratios`.
+    """Replace the corrections of entries far from normal. Their marginals come from `marginal_log_ratios`.
 
     If an entry t is an effect with a prior that is not normal, the tilted distribution of the prior replaces the
     Gaussian of t. For other entries, terms of second order that do not depend on t are added to the variance.
@@ -529,10 +529,10 @@ def _by_averages(
 
 
 def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
-    """Return quantiles (entries, k) of effects at `_PROBABILITIES`, by name; an empty dict if all are near normal.
+    """Return standardised quantiles (entries, k) of effects by name; an empty dict if all effects are near normal.
 
-    The mean of the Gaussian posterior is subtracted, and the unit is its standard deviation. Quantiles are averages
-    over the nodes of the hyperparameters. Effects with non-normal priors and values of processes are left out.
+    Mean and standard deviation of the Gaussian posterior standardise the quantiles. The levels are `_PROBABILITIES`.
+    Quantiles are averages over nodes. Effects with non-normal priors and values of processes are left out.
     """
     hyper, prior = fit.hyper_posterior, fit.classifier.prior
     left_out = {latent.free for latent in prior.processes} | set(prior.implicit)
@@ -541,7 +541,7 @@ def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
     if not names or not hyper.log_posterior.joint:
         return {}
     of = entries_of(hyper, names)
-    if not _any_far(hyper, of):  # Draws then do not need the solutions of all nodes.
+    if not _any_far(hyper, of):  # Draws of near-normal effects do not need the solutions of all nodes.
         return {}
     found = _corrections(hyper, of, only_far=True)
     shift, share, skewness = np.tensordot(hyper.weights, found.moments, 1)
@@ -561,7 +561,7 @@ def quantiles_of(values: Array, weights: Array, p: float) -> Array:
 
 
 def of_priors(hyper: HyperPosterior, sizes: Mapping[str, int]) -> dict[int, Array]:
-    """Return quantiles (s, k) of effects whose priors are not normal, by position among all entries of `sizes`.
+    """Return quantiles (s, k) of effects with non-normal priors at s nodes, by position among all entries.
 
     Parameters
     ----------
@@ -581,21 +581,21 @@ def of_priors(hyper: HyperPosterior, sizes: Mapping[str, int]) -> dict[int, Arra
     }
 
 
-_NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
+_NO_SLOPE = 1e-9  # A smaller coefficient of an effect counts as a rounding error.
 
 
 class _Alone(NamedTuple):
-    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
+    """Entries of an effect that keep their prior, since they are without data."""
 
     name: str
     rows: NDArray[np.intp]
-    """Row of the prior factor of each of the effect's n entries, (n,)."""
+    """Row of the prior factor of each of the n entries of the effect, (n,)."""
     places: NDArray[np.intp]
     """Positions of entries that keep their prior, (k,)."""
     cross: Array
-    """Prior covariances of these k entries with m new rows, (k, m)."""
+    """Covariances of these k entries with m new rows, (k, m), under the Gaussian prior."""
     mean: Array
-    """Means of the entries that a Gaussian prediction of new rows uses, (n,), and their variances, `variance`."""
+    """Means (n,) of the entries in a Gaussian prediction of new rows. `variance` (n,) are their variances."""
     variance: Array
     quantiles: Array
     """Quantiles of the prior at `_LEVELS`, (64, n)."""
@@ -604,7 +604,7 @@ class _Alone(NamedTuple):
 
 
 def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
-    """Yield effects of which some entries have neither moments nor rows, and effects with new levels."""
+    """Yield effects with entries that keep their prior: entries without moments or rows, and new levels."""
     solution = conditional.solution
     for name, at, _, unknown, quantiles in conditional.factors_without_moments():
         places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
@@ -638,7 +638,7 @@ def over_priors(
 ) -> tuple[Prediction, list[tuple[Array, Array]], str]:
     """Average predictions over the priors of new levels, and of effects without moments and without rows.
 
-    The posterior contains a normal base in place of such a prior. Quantiles of the prior, in random order for each
+    In the posterior, a normal density stands in for such a prior. Here quantiles of the prior, in random order for each
     effect, replace the contribution of the effect. If the prior has no moments, latent values have no moments.
 
     Returns
@@ -665,7 +665,7 @@ def over_priors(
             shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
             if np.isnan(centre):
                 names[each.name] = None
-            # A moment that does not exist is NaN, and so is 0 times the moment.
+            # A moment that does not exist is NaN. 0 × NaN is NaN, so `where` selects 0.
             mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
             variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
             shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))

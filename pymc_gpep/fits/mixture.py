@@ -1,4 +1,4 @@
-"""Moments and predictions of a mixture over nodes of the hyperparameters."""
+"""Moments and predictions of a mixture. Its parts are the posteriors at nodes of the hyperparameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +11,13 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.user_warnings import warn
 
-_LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average may omit.
-_SHARE = 0.975  # Share of predicted observations below their mean, above which a fit warns.
-_WIDE = 1e4  # Variance of an observation above which its mean is checked, in units of mean + mean².
+_LOST = 1e-6  # An average may omit nodes with undefined moments up to this total weight.
+_SHARE = 0.975  # A fit warns if a larger share of predicted observations is below their mean.
+_WIDE = 1e4  # The mean of an observation is checked if variance / (mean + mean²) is larger.
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
-    """Return mean (...) and variance (...) of a mixture from moments (s, ...) of its parts: Var = E Var + Var E."""
+    """Return mean (...) and variance (...) of a mixture from moments (s, ...) of its s parts."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
@@ -53,7 +53,7 @@ class Prediction(NamedTuple):
     cov: Array | None = None
     """Covariances of the latent functions, (m, c, c), if requested."""
     outcome: Array | None = None
-    """Means of an observation and of its square, (m, 2), if observations are not classes; NaN if undefined."""
+    """E y and E y² of an observation y, (m, 2), if observations are not classes; NaN if undefined."""
     log_density: Array | None = None
     """Log predictive probability of the observations, (m,), if observations are given."""
     quantiles: Array | None = None
@@ -61,7 +61,7 @@ class Prediction(NamedTuple):
     intervals: Array | None = None
     """Lower and upper ends of intervals of class probabilities, (m, classes, 2), if requested."""
     far: Array | None = None
-    """Total weight of the nodes at which a point is uncorrelated with all fitted points, (m,)."""
+    """Total weight of nodes, (m,). At these nodes a point is uncorrelated with all fitted points."""
 
     @property
     def moments(self) -> Array | None:
@@ -74,7 +74,7 @@ class Prediction(NamedTuple):
 
 
 def assembled(m: int, blocks: Iterable[slice], predicted: Callable[[slice], Prediction]) -> Prediction:
-    """Return the prediction at m points, computed block by block; there is at least one block."""
+    """Return the prediction at m points. `predicted` computes one block of points, and there is at least one block."""
     whole: list[Array | None] = []
     for rows in blocks:
         part = predicted(rows)
@@ -150,7 +150,7 @@ def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -
         return
     try:
         below = likelihood.at(rows).cumulative(mean[rows], prediction.mean[rows], prediction.cov[rows])
-    except TypeError:  # A likelihood without a distribution function does not support this warning.
+    except TypeError:  # The check needs a distribution function. Some likelihoods have no such function.
         return
     if count := int((below > _SHARE).sum()):
         largest = mean[rows][below > _SHARE].max()

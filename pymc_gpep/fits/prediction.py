@@ -33,9 +33,9 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import RowsOfData, by_name
 from pymc_gpep.user_warnings import warn
 
-_ALONE = 4096  # Number of latent values at each node for one function, on a regular grid of probabilities.
-_DRAWS = 1024  # Number of draws at each node for several functions: a power of 2, as Sobol points need.
-_HELD = 500_000  # Largest number of drawn latent values in memory at a time.
+_ALONE = 4096  # Number of latent values at a node for one function: quantiles at equidistant levels.
+_DRAWS = 1024  # Number of draws at a node for several functions. Sobol points need a power of 2.
+_HELD = 500_000  # At most this number of drawn latent values is in memory.
 
 
 class Part(NamedTuple):
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def checked_interval(level: float, likelihood: Likelihood, n_functions: int) -> Array:
-    """Return the levels (2,) of the ends of an interval with probability `level`.
+    """Return the quantile levels (2,) of the ends of an interval with probability `level`.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def probability_intervals(parts: Sequence[Part], levels: Array) -> Array:
 
 
 def _standard_normals(c: int) -> Array:
-    """Return evenly spread standard normal numbers (draws, c)."""
+    """Return standard normal numbers (draws, c) for c functions, from equidistant levels or Sobol points."""
     if c == 1:
         return ndtri((np.arange(_ALONE) + 0.5) / _ALONE)[:, None]
     normals: Array = ndtri(qmc.Sobol(c, rng=np.random.default_rng(0)).random(_DRAWS))
@@ -100,14 +100,14 @@ def _standard_normals(c: int) -> Array:
 
 
 def _blocks(m: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield positions of rows in blocks that fit into memory, if each row takes `size` numbers."""
+    """Yield positions of m rows in blocks that fit into memory. A row needs `size` numbers."""
     step = max(1, _HELD // size)
     for first in range(0, m, step):
         yield np.arange(first, min(first + step, m))
 
 
 def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
-    """Return class probabilities (draws, rows, classes) at a node, given drawn latent values."""
+    """Return class probabilities (draws, rows, classes) at a node, for latent values from standard normals z."""
     f = part.mean[rows] + np.einsum("mij,dj->dmi", covariance_root(part.cov[rows]), z)
     draws, m, c = f.shape
     likelihood = part.likelihood.at(np.tile(rows, draws))
@@ -118,7 +118,7 @@ def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
 def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
     """Return quantiles (k, ...) of weighted numbers (draws, ...) by linear interpolation.
 
-    The weighted quantiles of NumPy are not interpolated, so their error is the weight of a draw.
+    NumPy does not interpolate weighted quantiles. Their error would be the weight of a draw.
     """
     order = np.argsort(p, axis=0)
     ascending, own = np.take_along_axis(p, order, axis=0), weights[order]
@@ -134,11 +134,11 @@ def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
 type _Distribution = Callable[[Array, Any], Array]
 """Function of numbers and selected rows. It returns the probabilities that observations do not exceed the numbers."""
 
-_LONGEST = 1100  # Number of doublings that cover the range of floating-point numbers.
+_LONGEST = 1100  # This number of doublings covers the range of floating-point numbers.
 
 
 def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -> Array:
-    """Return the levels of quantiles (k,).
+    """Check the levels of quantiles of an observation, and return them as an array (k,).
 
     Raises
     ------
@@ -158,7 +158,7 @@ def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -
 
 
 def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
-    """Return quantiles (m, k): the smallest numbers that an observation does not exceed with these probabilities."""
+    """Return predictive quantiles (m, k) of an observation at m points, for levels (k,)."""
     first = parts[0].likelihood
     moments = sum(part.weight * part.likelihood.outcome_moments(part.mean, part.cov) for part in parts)
     assert not isinstance(moments, int)
@@ -167,7 +167,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
     usable = np.isfinite(centre) & (centre > first.least)
     centre = np.where(usable, centre, 1.0)
-    # Spread in place of a standard deviation that is lost by rounding in `square - centre**2`.
+    # `lost` replaces a standard deviation if `square - centre**2` is only a rounding error.
     lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
     spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 
@@ -180,7 +180,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
 
 
 def _smallest_count(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """Return the smallest count with distribution function ≥ level, by bisection between `low` and `high`."""
+    """Return the smallest count (m,) with a distribution function of at least `level`, by bisection."""
     every = slice(None)
     low, high = np.full(len(centre), -1.0), np.maximum(np.ceil(centre + spread), 1.0)
     for _ in range(_LONGEST):
@@ -190,14 +190,14 @@ def _smallest_count(distribution: _Distribution, level: float, centre: Array, sp
         low, high = np.where(short, high, low), np.where(short, 2.0 * high, high)
     while True:
         middle = np.floor(0.5 * low + 0.5 * high)
-        if not ((middle > low) & (middle < high)).any():  # Above 2⁵³ adjacent floats differ by more than 1.
+        if not ((middle > low) & (middle < high)).any():  # No number is left between the ends.
             return high
         enough = distribution(middle, every) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
 
 
 def _root(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """Return the quantiles (m,) at a level, from a search on the log scale if observations are positive."""
+    """Return the quantiles (m,) at a level by a root search. Positive observations are searched on the log scale."""
     positive = least == 0.0
     start, unit = (np.log(centre), np.ones(len(centre))) if positive else (centre, spread)
 
@@ -210,23 +210,23 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
         rows = given.astype(np.int64)
         return distribution(number(x, rows).ravel(), rows.ravel()).reshape(x.shape) - level
 
-    every = np.arange(len(centre), dtype=np.float64)  # Positions of rows; `find_root` drops converged rows.
+    every = np.arange(len(centre), dtype=np.float64)  # Positions of rows, since `find_root` drops converged rows.
     ends = bracket_root(excess, -np.ones(len(every)), np.ones(len(every)), args=(every,), maxiter=_LONGEST).bracket
     found = find_root(excess, ends, args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
     return number(found, slice(None))
 
 
-_NOTHING = 1e-3  # Correlation with the fitted points below which the posterior equals the prior to three digits.
-_MOST = 0.5  # Weight of nodes above which a row counts as far. Share of far fitted rows above which no fit warns.
+_NOTHING = 1e-3  # For smaller correlations with fitted points, the posterior equals the prior to three digits.
+_MOST = 0.5  # A row is far if it is far at nodes of more weight. No fit warns if more of its own rows are far.
 _NEW = "new_point"
-_ROWS = "new_row"  # Temporary dim of the entries of an array, until the result is reshaped to the axes of the array.
-_TWO = 2  # Smallest number of fitted rows for a warning of far new rows.
+_ROWS = "new_row"  # Dim of the entries of an array, before the result is reshaped to the axes of the array.
+_TWO = 2  # With fewer fitted rows, `warn_of_far_rows` does not warn.
 _ALL = "all rows"
-_SEVERAL = 5  # Smallest number of fitted points for which a common correlation is subtracted.
+_SEVERAL = 5  # A common correlation is subtracted from this number of fitted points.
 
 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:
-    """Return 1 for points (m,) that are practically uncorrelated with all fitted points, and 0 for other points.
+    """Return 1 for each of m points that is nearly uncorrelated with all fitted points, else 0.
 
     A correlation that all points share, as with `pm.gp.cov.Constant`, is subtracted.
 
@@ -273,7 +273,7 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     )
 
 
-_ENTRIES = 4_000  # Smallest assumed size of a row (numbers), so that blocks end often enough to notice an interrupt.
+_ENTRIES = 4_000  # A row counts as at least this many numbers. Blocks are then short, and an interrupt is noticed soon.
 
 
 def process_and_inputs(
@@ -529,7 +529,7 @@ def _of_array(
 def _existing(
     fit: Fitted, found: Prediction, response: str, inputs: Any, new_likelihood: Callable[..., Likelihood]
 ) -> tuple[Prediction, str]:
-    """Return a prediction with NaN for moments that heavy tails of scales make undefined, and the text of a warning."""
+    """Return a prediction with NaN for undefined moments, due to heavy tails of scales, and the text of a warning."""
     hyper = fit.hyper_posterior
     names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
 
@@ -545,7 +545,7 @@ def _existing(
     if found.cov is not None:
         undefined = (latent < 2)[:, :, None]
         changed["cov"] = np.where(undefined | undefined.swapaxes(1, 2), np.nan, found.cov)
-    if found.outcome is not None:  # A mean that grows with the scales, such as the mean of a count, is infinite.
+    if found.outcome is not None:  # A mean that grows with the scales is infinite, for example the mean of a count.
         undefined = np.stack([(counts["variance"] < 1) | (counts["mean"] < 2), counts["variance"] < 2], axis=1)
         changed["outcome"] = np.where(undefined, np.nan, found.outcome)
     rows = int(np.any([count.reshape(len(found.mean), -1).min(axis=1) < 2 for count in counts.values()], axis=0).sum())
@@ -598,7 +598,7 @@ def predict_at(
 def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
     """Yield slices of m new rows, at least one slice. Predictions of a slice need bounded memory.
 
-    The posterior of each function is represented by `size` values.
+    `functions` is the number of latent functions, and `size` the number of values that represent the posterior of each.
     """
     # Blocks of several functions have fewer rows, since probabilities of several classes take long.
     least = _ENTRIES if functions > 1 else _ENTRIES // 8
@@ -693,7 +693,7 @@ def labelled(
 
 
 def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
-    """Return class probabilities (m, classes) of a dataset of `labelled`; moments (2, m) if it has no classes."""
+    """Return class probabilities (m, classes) of a predicted dataset, and moments (2, m) if it has no classes."""
     if "p" in predicted:
         return predicted["p"].values, None
     moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])

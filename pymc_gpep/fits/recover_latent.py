@@ -109,7 +109,7 @@ class _LatentValues:
         self.rng = rng
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
-        # Latent values f are inputs of the graph, since computing them factorises the prior covariance for each draw.
+        # Latent values are inputs of the graph. Otherwise each draw would factorise the prior covariance.
         latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -161,7 +161,7 @@ class _LatentValues:
 
 
 def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
-    """Return `idata` with these draws in its posterior, and with the data of the model in PyMC's groups."""
+    """Return `idata` with draws `values` in the group `posterior`, and with the data of the model in PyMC's groups."""
     dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()}, model.coords)
     converted = pm.to_inference_data(posterior_predictive=values, model=model, dims=dims)
     drawn = (

@@ -77,14 +77,14 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
 
 
 def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
-    """Compare draws of a fit at its maximum, `values` by name of variable, with the exact posterior."""
+    """Compare draws of a fit at its maximum with the exact posterior. `values` are draws by name of variable."""
     classifier, groups = fit.classifier, fit.classifier.groups
     moments = fit.latent_moments()
     mean = datasets.of_points(classifier, *moments, named=fit.rows is None)["mean"]
     f = fit.log_posterior.space.variables.latent_values(values)
     if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # All rows of a group get the result of their common latent value. Weights of draws include prior factors.
+    # All rows of a group have the result of their common latent value. Weights of draws include prior factors.
     every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
     found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
     rows = np.arange(len(every)) if groups is None else groups.of
@@ -217,7 +217,7 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
 def _with_marginals(
     values: Mapping[str, Array], own: AffineEntries, marginals: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Transform draws (draws, ...) from the Gaussian of effects at a node to `marginals`, by name."""
+    """Transform Gaussian draws (draws, ...) of effects at a node to draws with the given `marginals`, by name."""
     found, start = {}, 0
     for name, quantiles in marginals.items():
         at = slice(start, start := start + len(quantiles))
@@ -237,13 +237,13 @@ def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[s
 
 
 _NEW = "new_point"
-_WITH_NORMALS = 1000  # Largest number of rows whose prior covariance is factorised to draw standard normals.
+_WITH_NORMALS = 1000  # Standard normals of latent values are drawn up to this number of rows.
 _GIGABYTE = 1e9
 _OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # Attributes of the importance weights in the results.
-_MISLEADING = 1.0  # Difference between the elpd of the draws and of the fit above which a fit warns.
-_ENOUGH = 1000  # Smallest number of weighted draws.
+_MISLEADING = 1.0  # A fit warns if the elpd of its draws and of `loo` differ by more.
+_ENOUGH = 1000  # At least this number of draws is weighted.
 
-_log = logging.getLogger("pymc")  # The logger of `pm.sample`, so that users silence both in the same way.
+_log = logging.getLogger("pymc")  # This is the logger of `pm.sample`. Users can silence both together.
 
 
 @one_blas_thread()
@@ -354,7 +354,7 @@ def sample(
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Store the log evidence with the draws, except for a fit by batches, where it needs passes over all rows."""
+    """Store the log evidence with the draws. A fit by batches stores none, since it would need passes over all rows."""
     if fit.trace.unit != "step":
         data["posterior"].attrs["log_evidence"] = fit.log_evidence
     return data
@@ -409,7 +409,7 @@ def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> 
 
 
 def _log_constant_hyperparameters(fit: Fitted) -> None:
-    """Log that the hyperparameters are equal in all draws, which flat trace plots show."""
+    """Log a message that the hyperparameters are equal in all draws."""
     names = ", ".join(rv.name for rv in fit.classifier.hyperparameters)
     if names and len(fit.hyper_posterior) == 1 and not fit._told:
         _log.info(
@@ -443,7 +443,7 @@ def _draw_functions(
             found = np.empty((draws, functions.n_functions, m))
             z = np.empty_like(found) if normals else z
         thetas[rows] = at[:, : thetas.shape[1]]
-        (own,) = rng.spawn(1)  # A generator for each θ: draws at the next θ do not depend on the number of rows.
+        (own,) = rng.spawn(1)  # With a generator for each θ, draws at the next θ do not depend on the number of rows.
         for some, drawn in functions.draw_at(own, rows.size, inputs):
             found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)
         if normals:
@@ -465,7 +465,7 @@ def _check_memory(draws: int, functions: int, rows: int) -> None:
 def _labelled(
     hyper: HyperPosterior, traces: list[Trace], weighted: ResampledDraws | None, kwargs: dict[str, Any]
 ) -> xr.DataTree:
-    """Return a DataTree of traces, with the importance weights of resampled draws."""
+    """Return a DataTree of traces. Resampled draws have their importance weights."""
     classifier = hyper.log_posterior.classifier
     model = classifier.model
     kwargs["log_likelihood"] = False

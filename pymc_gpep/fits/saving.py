@@ -1,9 +1,9 @@
-"""A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files.
+"""A fit as a DataTree. xarray and ArviZ can write a DataTree to netCDF and Zarr files.
 
 A covariance function cannot be stored, so reading a fit needs the model. For fits of all rows together, the file
-contains hyperparameters and starts, from which a solve converges in one or two iterations. For other fits it contains
-the posterior itself, since their rows may be absent when the file is read. Hyperparameters on their natural scale, and
-latent moments of dense fits, are stored for users who read a file without the model.
+contains hyperparameters and starts. From these starts a solve converges in one or two iterations. For other fits the
+file contains the posterior itself, since rows may be absent when the file is read. Hyperparameters on their natural
+scale, and latent moments of dense fits, can be read without the model.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
     log_posterior, trace, hyper = fit.log_posterior, fit.trace, fit.hyper_posterior
     classifier, best = log_posterior.classifier, trace.best
     posterior = log_posterior.stored(best.theta, fit.solution)
-    # Starts are as long as the data. They are not needed if the posterior is stored.
+    # Starts are as long as the data. If the posterior is stored, starts are not needed.
     kept = [np.empty(0) if posterior.data_vars else node.start for node in (best, *hyper.nodes)]
     nodes = evaluation_table(hyper.nodes, "node").assign(
         start=(("node", "site"), np.array(kept[1:]).reshape(len(hyper), -1)),
@@ -128,7 +128,7 @@ def _weighing(hyper: HyperPosterior) -> dict[str, float]:
 
 
 def _observed(log_posterior: LogPosterior) -> xr.Dataset:
-    """Return the observations by the names of the model, or the record of the rows of `data=...`."""
+    """Return the observations by name of observed variable, or the record of the rows of `data=...`."""
     classifier, rows = log_posterior.classifier, log_posterior.rows
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
@@ -257,12 +257,12 @@ def _loaded(path: Path, options: dict[str, Any]) -> xr.DataTree:
 
 
 def _in_a_thread[T](work: Callable[[], T]) -> T:
-    """Return the result of `work`. An interrupt is raised after `work`, whose locks would otherwise stay acquired.
+    """Return the result of `work`, which runs in a thread. An interrupt is raised after the end of `work`.
 
-    Python raises interrupts in the main thread. A lock of xarray that stays acquired blocks all later files.
+    Interrupts are raised in the main thread, so `work` can release its locks. Other locks would block later files.
     """
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(bool).result()  # After an interrupt while a thread starts, the executor would not wait for it.
+        thread.submit(bool).result()  # The thread starts here: an interrupt at its start must not lose `work`.
         return thread.submit(work).result()
 
 

@@ -31,7 +31,7 @@ from pymc_gpep.reading.classifier import names_of_effects
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-# Notes are short, since a long text hides other columns of the table in a narrow console.
+# Notes are short. A long note would hide other columns of the table in a narrow console.
 _NO_MOMENTS, _OF_TAILS = "its prior has no moments", "heavy tail of {}"
 _AT_MAXIMUM, _OF_MAXIMUM, _ROUGH = "at its maximum", "function of maxima", "rough: see print(fit)"
 
@@ -64,7 +64,7 @@ def summary(
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
         ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
         A mean or variance that does not exist is NaN as well. A column `note` then states the reasons. It also marks
-        rough marginals of hyperparameters, whose remedy `print(fit)` states.
+        rough marginals of hyperparameters; `print(fit)` states the remedy.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def summaries(
     hyperparameters: Sequence[str],
     ci_prob: float,
 ) -> list[pd.DataFrame]:
-    """Return the table of `Fit.summary` for each pair of weights.
+    """Return a list of tables as in `Fit.summary`, one table for each pair of weights.
 
     A pair is the weights (s,) of the nodes and the weights (m,) of the points of `HyperPosterior.continuous`. Each
     array sums to 1.
@@ -155,14 +155,14 @@ def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
 
 
 def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> list[str]:
-    """Return a note for each entry of hyperparameters that are at their maximum or have rough marginals; else ""."""
+    """Return a note for each entry of a hyperparameter: at its maximum, rough marginal, or else ""."""
     natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
     spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
     return [_AT_MAXIMUM if width == 0.0 else _ROUGH * bool(hyper.doubt) for each in spreads for width in each]
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a note for each entry that lacks moments or is a function of hyperparameters at their maximum; else ""."""
+    """Return a note for each entry of an effect: no moments, function of fixed hyperparameters, or else ""."""
     classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
     behind = {name: ancestors([classifier.model[name]], blockers=classifier.prior.sources) for name in labels}
     known = {name: any(v.name in held for v in found) for name, found in behind.items()}
@@ -173,7 +173,7 @@ def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mappi
 
 
 def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, dict[str, list[str]]]:
-    """Return marginals of all entries of variables, one after another, and names of the entries of each variable."""
+    """Return marginals of all entries of the variables, and names of the entries, by name of variable."""
     mixture, heaviest = mixture_of(hyper, entries_of(hyper, names))
     labels = {name: _labels(hyper, name, np.shape(heaviest.joint.means[name])) for name in names}
     if lacking := without_moments(hyper, names):
@@ -229,7 +229,7 @@ def checked_prob(ci_prob: float | None) -> float:
 FITTED = "as fitted"
 """Row label of the model's prior in tables."""
 
-_FEW = 1.5  # Effective number of nodes below which one node has most of the weight.
+_FEW = 1.5  # With a smaller effective number of nodes, one node has most of the weight.
 
 
 @one_blas_thread()
@@ -320,7 +320,7 @@ def sensitivity(
 
 
 def _effective(weights: Array) -> float:
-    """Return the effective number of weighted nodes."""
+    """Return the effective number of nodes with these weights."""
     return 1.0 / float((weights**2).sum())
 
 
