@@ -50,7 +50,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     """Return a quadrature rule for d classes with about `most` nodes, or fewer nodes if they suffice.
 
     Up to six classes, the nodes are points of the lattice A* within a ball. A* is the lattice of integer vectors,
-    projected orthogonally to the vector of ones. The error decreases exponentially if the distance of nodes decreases
+    projected orthogonally to the vector 1. The error decreases exponentially if the distance of nodes decreases
     and the radius grows, for smooth functions that fall like a normal density.
 
     For more classes the nodes are scrambled Sobol points, transformed to normals. Signs and cyclic orders of their

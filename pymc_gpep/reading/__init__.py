@@ -1,11 +1,11 @@
-"""The reader of PyMC models. It returns the classifier of a model, or raises an error with a remedy.
+"""The reader of PyMC models. It returns a `GPClassifier` of a model, or raises an error with a remedy.
 
 integrated: Gaussian variables that are integrated out, and the cause of a prior without a density
 classifier: a model after reading (prior, likelihood, observations), and its likelihood at new rows
 rewritten_models: rewrites of models before reading: marginalised processes, potentials, series
 likelihood_search: search for likelihoods among the observed variables, and observed arrays as rows
-local_scales: effects with local scales, as normal effects and rows of priors
-prior_rows: priors of effects that are not normal, as observed variables
+local_scales: effects with local scales, rewritten as normal effects and rows of priors
+prior_rows: priors of effects that are not normal, rewritten as observed variables
 model_reading: reading of a whole model
 """
 

@@ -41,28 +41,28 @@ POTENTIAL = "Potential"
 
 
 MARGINAL = "marginal"
-"""Tag of the entries of vectors.
+"""Name of a tag of variables in a rewritten model. Such a variable contains the entries of vectors.
 
-It contains the marginal distribution of the entries, and the number of axes of a vector.
+The tag stores the marginal distribution of the entries, and the number of axes of a vector.
 """
 
 
 class ObservedAxes(NamedTuple):
-    """The axes of rows of an observed array, and the array's distribution."""
+    """The axes of an observed array that are read as rows, and the random variable of the array."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     array: TensorVariable
     """Random variable of all entries."""
     vectors: int = 0
-    """Number of last axes along which noise is correlated.
+    """Number of axes, counted from the last, along which noise is correlated.
 
-    If positive, `array` has the marginal distribution of entries.
+    If this number is positive, `array` has the marginal distribution of the entries.
     """
 
     @property
     def noise(self) -> set[Variable]:
-        """Variables that only the correlated noise depends on."""
+        """Variables on which only the standard deviation of the correlated noise depends."""
         if not self.vectors:
             return set()
         mean, sd = self.array.owner.op.dist_params(self.array.owner)
@@ -73,7 +73,7 @@ class ObservedAxes(NamedTuple):
 class GPClassifier:
     """A model after reading: latent functions with a Gaussian prior, and observations given these functions.
 
-    Latent functions are in the order of the likelihood's argument.
+    Latent functions have the order of the argument of the likelihood.
 
     Attributes
     ----------
@@ -82,9 +82,9 @@ class GPClassifier:
     likelihood_model : Likelihood
         Likelihood of the observations.
     observed : tuple of TensorVariable, shape (n,)
-        Observed random variable, or several whose rows follow one another.
+        Observed random variable, or several variables with concatenated rows.
     labels : TensorVariable, shape (n,), or (n, c) with a number for each class
-        Observations: a constant, or the shared variable of `pm.Data`. The values of several variables are joined.
+        Observations: a constant, or the shared variable of `pm.Data`. Values of several variables are concatenated.
     parameters : TensorVariable, shape (p, n)
         Parameters of the likelihood in addition to latent values, as functions of hyperparameters; p may be 0.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
@@ -96,20 +96,20 @@ class GPClassifier:
     coords : dict of str to tuple or None
         Coordinates of the model when it was read. A later `pm.set_data(..., coords=)` does not change them.
     asked : tuple of str
-        Names of Gaussian variables that are hyperparameters by the user's request.
+        Names of Gaussian variables that are hyperparameters at the request of the user.
     missing : MissingResponses or None
         Rows without a response; None if all rows have one. Points are the rows with a response.
     rows : slice
-        Range of this variable's rows among all rows of the prior.
+        Range of the rows of this variable among all rows of the prior.
     argument : TensorVariable or None
         Argument of the likelihood for all rows of the data; None for several observed variables.
     parts : tuple of GPClassifier
         Classifiers of several observed variables; empty for a single variable.
     axes : ObservedAxes or None
-        Axes of an observed array, whose rows are in the order of memory; None if rows are not entries of an array.
+        Axes of an observed array. Its entries are rows in C order. None if rows are not entries of an array.
     groups : RowGroups or None
-        Groups of rows with the same latent value, whose first rows are the points of the prior. None if each row is a
-        point.
+        Groups of rows with the same latent value. The first row of a group is a point of the prior. None if each row
+        is a point.
 
     Examples
     --------
@@ -137,12 +137,12 @@ class GPClassifier:
     groups: RowGroups | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the classifier itself: it never changes, and its expressions belong to the model."""
+        """Return the classifier itself. It does not change, and its graphs contain variables of the model."""
         return self
 
     @property
     def model(self) -> pm.Model:
-        """The model."""
+        """The PyMC model."""
         return self.prior.model
 
     @property
@@ -152,7 +152,7 @@ class GPClassifier:
 
     @property
     def at_points(self) -> tuple[TensorVariable, TensorVariable, Likelihood]:
-        """Observations, parameters and likelihood at the points of the prior, which may be groups of rows."""
+        """Observations, parameters and likelihood at the points of the prior. A point may be a group of rows."""
         if self.groups is None:
             return self.labels, self.parameters, self.likelihood_model
         likelihood, labels, parameters = self.groups.points
@@ -170,22 +170,22 @@ class GPClassifier:
 
     @property
     def each(self) -> tuple["GPClassifier", ...]:
-        """Classifiers of the observed variables without factors of priors; the classifier itself for one variable."""
+        """Classifiers of the observed variables, without factors of priors. For one variable, the classifier itself."""
         return tuple(part for part in self.parts if not part.is_prior) or (self,)
 
     @property
     def is_prior(self) -> bool:
-        """Whether rows are factors of a prior instead of observations."""
+        """Whether the rows are factors of the prior of an effect, not observations."""
         return is_factor(self.observed[0])
 
     @property
     def effects_by_factors(self) -> list[str]:
-        """Names of the effects whose priors are factors, in the order of the factors' rows."""
+        """Names of the effects with priors that are factors, in the order of the rows of the factors."""
         return [str(part.observed[0].name).removesuffix(SUFFIX) for part in self.parts if part.is_prior]
 
     @property
     def seen(self) -> slice:
-        """Range of the observed rows, which precede the factors of priors."""
+        """Range of the observed rows. Factors of priors follow these rows."""
         return slice(0, max(part.rows.stop for part in self.each) - self.each[0].rows.start)
 
     @property
@@ -206,8 +206,8 @@ class GPClassifier:
         Raises
         ------
         ValueError
-            If no variable has this name. If the name is None, and there are several variables. `asks` is the caller's
-            name.
+            If no variable has this name, or if the name is None and there are several variables. `asks` is the name
+            of the caller.
         """
         found = [each for each in self.each if response in (None, each.response)]
         if response is None and len(found) > 1:
@@ -254,7 +254,7 @@ class GPClassifier:
         dims, shape = self.axes.dims, self.axes.shape
         if not dims:
             return found.isel({dim: 0}, drop=True)
-        rows = "rows of an array"  # A dim of the array may have the same name as the dim of rows.
+        rows = "rows of an array"  # The dim of rows is renamed, since a dim of the array may have the same name.
         whole = found.drop_vars(dim, errors="ignore").rename({dim: rows})
         if self.missing is not None:
             whole = whole.assign_coords({rows: self.missing.fitted}).reindex({rows: range(self.n_rows)}).drop_vars(rows)
@@ -265,7 +265,7 @@ class GPClassifier:
         return whole.drop_vars(dims).assign_coords(labels).transpose(*dims, ...)
 
     def labels_of_rows(self) -> dict[str, NDArray[Any]]:
-        """Return the label of each row along each axis of an observed array, (n_rows,) by dim; empty without axes."""
+        """Return labels of the rows (n_rows,) along each axis of an observed array, by dim; empty without an array."""
         if self.axes is None or not self.axes.dims:
             return {}
         places = np.unravel_index(np.arange(self.n_rows), self.axes.shape)
@@ -302,10 +302,10 @@ class GPClassifier:
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Reasons why variables are hyperparameters, by name.
+        """Reasons why variables of the prior or of the likelihood are hyperparameters, by name of variable.
 
-        The variables are in the prior, and in parameters of the likelihood. Thresholds, which are ordered or have no
-        density, are left out.
+        Ordered variables, and variables with a flat prior, count as thresholds and are left out among parameters of the
+        likelihood.
         """
         found = self.prior.reasons
         for rv in self.learned_parameters:
@@ -336,7 +336,7 @@ class GPClassifier:
 
     @property
     def function_dims(self) -> tuple[str, ...]:
-        """Dim of the latent functions; empty if points have one function, and no axis of functions."""
+        """Dim of the latent functions; empty if a point has one latent function without an axis."""
         return (self.class_dim or "class",) if self.likelihood_model.function_axis else ()
 
     @property
@@ -359,7 +359,7 @@ def at_new_rows(
 ) -> "tuple[Any, LikelihoodAtNewRows]":
     """Return new rows of the latent functions, and the likelihood at these rows.
 
-    If data of likelihood parameters have several rows, a single row of the latent functions is repeated.
+    A single row of the latent functions is repeated if data of likelihood parameters have several rows.
     """
     x = repeated(rows, rows_of_parameters(classifier, new))
     return x, LikelihoodAtNewRows(classifier, len(x), data, new, takes, positions)
@@ -375,7 +375,7 @@ def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | 
 
 
 def _behind(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> DataBehind:
-    """Return the data from which parameters of the likelihood are computed."""
+    """Return the data on which parameters of the likelihood depend."""
     outputs = [] if classifier.given is None else [classifier.given]
     return DataBehind(classifier.model, outputs, known_data(classifier.model, outputs), data, classifier.n_rows)
 
@@ -395,14 +395,14 @@ class LikelihoodAtNewRows:
     new : dict of str to array_like, optional
         Data of the new rows by name, with a number for each row, or one number for all rows.
     others : collection of str
-        Names of the data that latent functions depend on, which `new` may also contain.
+        Names of the data on which latent functions depend. `new` may contain these data, too.
     positions : array (m,), optional
         Indices of the new rows among the rows of the model, if they are rows of the model.
 
     Raises
     ------
     ValueError
-        If `new` has data that the likelihood does not depend on, or values of the wrong shape.
+        If the likelihood does not depend on some data in `new`, or if values have the wrong shape.
     """
 
     def __init__(
@@ -438,7 +438,7 @@ class LikelihoodAtNewRows:
         self._values, there = x.values(self._rows or n_points), behind.symbols(x.names)
         self._apart = behind.apart(there, x)
         self._functions = ModelFunctions(classifier.model, classifier.hyperparameters, behind.replaced(there))
-        # The first call checks that rows are independent.
+        # The first call checks that parameters of a row do not depend on other rows.
         self._unchecked = [each for each in (classifier.given, classifier.unbounded) if each is not None]
         made = [self._functions([each], list(there.values())) for each in self._unchecked]
         self._function, self._unbounded = made[0], made[1] if len(made) > 1 else None
@@ -467,7 +467,7 @@ class LikelihoodAtNewRows:
         try:
             parameters = self._parameters(self._function, point)
         except ValueError:
-            # Censoring bounds do not restrict a future observation.
+            # A future observation is not censored.
             if self._unbounded is None or observed is not None:
                 raise
             parameters = self._parameters(self._unbounded, point)
@@ -479,7 +479,7 @@ class LikelihoodAtNewRows:
         return likelihood
 
     def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
-        """Return parameters (p, m) at the new rows, or (p, 1) for all rows. There may be additional rows at the end."""
+        """Return parameters (p, m) at the new rows, or (p, 1) for all rows. The result may have further rows."""
         try:
             (parameters,) = function(point, *self._values)
         except (ValueError, IndexError, AssertionError) as error:
@@ -572,9 +572,9 @@ def check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
 def names_of_effects(classifier: GPClassifier) -> list[str]:
     """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
 
-    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
-    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
-    depends on z only through it.
+    A Deterministic such as `pm.Deterministic("u", sigma * z)` is an effect if it depends on an integrated variable z
+    of the same shape. It replaces z if it depends on no other integrated variable, and if no other term of the model
+    depends on z directly.
     """
     own = _integrated(classifier)
     if not classifier.prior.singular:
@@ -603,7 +603,7 @@ def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, 
 
 
 def _integrated(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
+    """Return the integrated variables. Latent values replace standard normals from which they are computed."""
     held = {latent.free: latent.f for latent in classifier.prior.processes}
     return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
 
@@ -616,7 +616,7 @@ def _sources(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
 
 
 def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
-    """Return shapes of variables, evaluated if their types have unknown lengths."""
+    """Return the shapes of variables. A shape with unknown lengths is evaluated."""
     shapes = {v: v.type.shape for v in variables}
     unknown = [v for v, shape in shapes.items() if None in shape]
     if unknown:

@@ -1,4 +1,4 @@
-"""The Gaussian variables of a model that are integrated out, and the cause of a prior without a density."""
+"""Selection of the Gaussian variables of a model that are integrated out, and reasons for an improper prior."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 
 @dataclass
 class Gaussians:
-    """The Gaussian variables of a model that may be integrated out, in the order of the graph.
+    """The Gaussian variables of a model that can be integrated out, in the order of the graph.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Gaussians:
     processes : dict of TensorVariable to LatentGP
         Latent values → their Gaussian process.
     recipes : dict of TensorVariable to Recipe
-        Recipes of other Gaussian variables that may still be integrated out.
+        Other Gaussian variables that may still be integrated out → their recipes.
     kept : dict of TensorVariable to str
         Gaussian variables that are hyperparameters → the reason.
     missing : frozenset of TensorVariable
@@ -58,7 +58,7 @@ class Gaussians:
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """Gaussian variables that may be integrated out, and values of Gaussian processes."""
+        """Gaussian variables that may be integrated out, including values of Gaussian processes."""
         return frozenset([*self.processes, *self.recipes])
 
     def keep(self, variables: Iterable[Variable], why: str) -> bool:
@@ -72,7 +72,7 @@ class Gaussians:
     def settle(
         self, read: Callable[[Collection[Variable]], Reading | None], observed: Sequence[TensorVariable]
     ) -> Reading:
-        """Make variables hyperparameters until the likelihood's argument is affine in the remaining variables.
+        """Make variables hyperparameters until the likelihood's argument is affine in all other Gaussian variables.
 
         Parameters
         ----------
@@ -84,12 +84,12 @@ class Gaussians:
         Returns
         -------
         Reading
-            The reading. Afterwards `processes` and `recipes` contain exactly the Gaussian variables of the argument.
+            The reading. Then `processes` and `recipes` contain only the Gaussian variables of the argument.
 
         Raises
         ------
         StructureError
-            If no variable remains, or if it is ambiguous which of two variables should be integrated out.
+            If no variable remains, or if the choice between two variables is ambiguous.
         """
         open_choices: list[tuple[str, str]] = []
         known = dict(self.recipes), dict(self.kept)
@@ -150,7 +150,7 @@ class Gaussians:
             )
 
     def _behind(self, argument: TensorVariable) -> set[Variable]:
-        """Return the integrated variables that an argument depends on, also through means."""
+        """Return the integrated variables on which an argument depends, directly or through means of variables."""
         affinity = Affinity(self.sources)
         found: set[Variable] = set()
         pending = [*affinity.behind(argument)]
@@ -165,12 +165,12 @@ class Gaussians:
         return found
 
     def _keep_what_others_need(self, observed: Sequence[TensorVariable]) -> None:
-        """Make variables hyperparameters if a term other than the argument and means depends on them."""
+        """Make variables hyperparameters if a term of the model depends on them, other than the argument and means."""
         while any(self.keep(found, why) for found, why in self._needed(observed)):
             pass
 
     def _needed(self, observed: Sequence[TensorVariable]) -> Iterable[tuple[frozenset[Variable], str]]:
-        """Yield sets of variables on which a term other than the argument and means depends, with the reason."""
+        """Yield the variables of each term of the model, and a reason. The argument and means are not such terms."""
         model = self.model
         affinity = Affinity(self.sources)
         for latent in self.processes.values():
@@ -186,10 +186,10 @@ class Gaussians:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Make hyperparameters of the side with the fewest entries, so that an operation is affine in its other sides.
+        """Make the smallest side of an operation hyperparameters, so that the operation is affine in its other sides.
 
-        If two sides of the operation have the same number of entries, the first is chosen, and the choice is ambiguous.
-        For an ambiguous choice, return a description and the name of each variable.
+        A side is a set of variables. If two sides have the same number of entries, the first side is chosen, and the
+        choice is ambiguous. For an ambiguous choice, return a description and the name of each variable.
         """
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]
@@ -202,7 +202,7 @@ class Gaussians:
                 f"{as_it_is(self.model)}"
             )
         flat = [side for side in sides if all(self.recipes[v].flat for v in side)]
-        if len(flat) == 1:  # A factor with a flat prior, such as the slope of an item, is a hyperparameter.
+        if len(flat) == 1:  # A factor with a flat prior becomes a hyperparameter, such as the slope of an item.
             sides, sizes = flat, [0]
         least = sides[sizes.index(min(sizes))]
         others = [v for side in error.sides if side is not least for v in side]
@@ -213,7 +213,7 @@ class Gaussians:
         return [(what, str(variable.name)) for variable in least] if is_open else []
 
     def _refuse_open(self, choices: Sequence[tuple[str, str]], observed: Sequence[TensorVariable]) -> None:
-        """Raise an error for ambiguous choices, with the names of the variables to choose from."""
+        """Raise an error for ambiguous choices. The message lists the variables that can be hyperparameters."""
         operations = " and ".join(dict.fromkeys(operation for operation, _ in choices))
         names = list(dict.fromkeys(name for _, name in choices))
         raise StructureError(
@@ -252,10 +252,10 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     Raises
     ------
     StructureError
-        If a name is not of a free variable, or if PyMC's density of a variable is wrong.
+        If a name is not the name of a free variable, or if PyMC computes a wrong density for a variable.
     """
     for variable in model.free_RVs:
-        # PyMC's density lacks a power of sigma. As a hyperparameter the variable would have this wrong density.
+        # PyMC's density lacks a power of sigma. If the variable were a hyperparameter, this density would be wrong.
         if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
             raise StructureError(why_no_recipes([variable], model))
     latents = [
@@ -283,7 +283,7 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
 
 
 def _words(error: NotAffineError) -> str:
-    """Return the name of an operation, for a message."""
+    """Return the name of the operation that is not affine, for a message."""
     op = error.node.op
     match op:
         case Elemwise(scalar_op=Mul()):
@@ -295,20 +295,20 @@ def _words(error: NotAffineError) -> str:
     return f"the operation {name!r}{walk}"
 
 
-# A negative eigenvalue below this fraction of the largest counts as rounding.
+# A smaller negative eigenvalue, relative to the largest eigenvalue, counts as a rounding error.
 _EIGENVALUE_ROUNDING = 1e-6
 # Largest size of a matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
-# Relative errors of squared distances above which a message names the inputs, and above which a fit warns.
+# Relative errors of squared distances: an error message names inputs above the first, a fit warns above the second.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
-_CONSTANT = 1e-13  # Relative spread of a column below which it counts as constant.
+_CONSTANT = 1e-13  # A column with a smaller relative spread counts as constant.
 
 
 def why_improper(
     prior: LatentPrior, point: PointType, covariance: Callable[[], tuple[Array, object]] | None = None
 ) -> str:
-    """Return the cause of a prior without a density, and the code that repairs it; empty if no cause is found.
+    """Return the reason why a prior has no density, and code that repairs it; empty if no reason is found.
 
     Parameters
     ----------
@@ -316,8 +316,8 @@ def why_improper(
     point : dict
         Values of the model's value variables.
     covariance : callable, optional
-        Function that returns the prior covariance (c, n, n) of rows at this point, and a second value, which is
-        ignored. If the function is given, Gaussian processes are checked.
+        Function that returns the prior covariance (c, n, n) of rows at this point, and a second value, which is not
+        used. If the function is given, Gaussian processes are checked.
     """
     processes = {latent.free for latent in prior.processes}
     for variable in prior.integrated:
@@ -346,10 +346,10 @@ def why_improper(
 
 
 def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
-    """Return a message on inputs whose offset makes squared distances inaccurate; empty without such inputs.
+    """Return a message on inputs with a large offset, since squared distances are inaccurate; else an empty text.
 
     PyMC computes |a − b|² as |a|² + |b|² − 2 aᵀb. For a distance of one standard deviation, the relative error is about
-    ε (max |x| / sd)².
+    ε (max |x| / sd)², where ε is the machine precision.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
         for _, array in columns_by_row(latent.cov, length):
             spread, largest = array.std(axis=0), np.abs(array).max(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                # A column whose spread is due to rounding counts as constant.
+                # A spread that is due to rounding counts as 0.
                 varies = spread > _CONSTANT * largest
                 lost = np.where(varies, _EPSILON * (largest / spread) ** 2, 0.0)
             if (lost > least).any():
@@ -391,9 +391,9 @@ def _missing_inputs(processes: Iterable[LatentGP]) -> str:
 
 
 def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) -> Iterator[tuple[str, Array]]:
-    """Yield name and columns (n, d) of each numeric array with `rows` rows that a variable depends on.
+    """Yield name and columns (n, d) of numeric arrays with `rows` rows on which a variable depends.
 
-    Square arrays are left out: they are matrices over pairs of rows, such as distances.
+    Square arrays are left out, since they may be matrices over pairs of rows, such as distances.
     """
     for leaf in ancestors([variable]):
         if not isinstance(leaf, SharedVariable | Constant) or not isinstance(leaf.type, pt.TensorType):

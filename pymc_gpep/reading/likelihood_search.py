@@ -55,17 +55,17 @@ type _Made = tuple[TensorVariable, TensorVariable]
 
 
 class _NotMadeError(Exception):
-    """The parameters of a distribution cannot be replaced."""
+    """Raised if the parameters of a distribution cannot be replaced."""
 
 
 def with_rows(model: pm.Model) -> pm.Model:
-    """Return a model whose observed variables have one axis of rows, and whose links apply to these rows.
+    """Return a model in which observed variables have one axis of rows, and links are functions of these rows.
 
     Returns
     -------
     pm.Model
-        The model itself if it needs no change. Otherwise a new model with the same log density, which shares data and
-        coords with `model`.
+        The model itself if it needs no change. Otherwise a new model with the same log density. Both share data and
+        coords.
     """
     sources = gaussians_of(model).sources
     missing = missing_responses(model)
@@ -83,7 +83,7 @@ def with_rows(model: pm.Model) -> pm.Model:
     if not made:
         return model
     given = variables_of(model)
-    # For a variable that depends on an observed array, the rows are reshaped to the array.
+    # Variables that depend on an observed array use the rows in the shape of the array.
     arrays = {
         rv: own if own.ndim == rv.ndim else own.reshape(model.rvs_to_values[rv].shape) for rv, (own, _) in made.items()
     }
@@ -95,7 +95,7 @@ def with_rows(model: pm.Model) -> pm.Model:
 
 
 def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return observed values with one axis of rows, with PyMC's cast to integers."""
+    """Return observed values with one axis of rows. PyMC's cast to integers is kept."""
     if is_elementwise(value, Cast):
         return cast(TensorVariable, value.owner.op(_rows_of_values(rv, value.owner.inputs[0])))
     core = range(value.ndim - getattr(rv.owner.op, "ndim_supp", 0), value.ndim)
@@ -103,7 +103,7 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 
 
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
-    """Return an observed variable with one axis of rows and readable links; None if it needs no change."""
+    """Return an observed variable with one axis of rows and links of rows; None if it needs no change."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
     if rv.ndim < support + (support > 0) or (rv.ndim == 0 and any(getattr(rv.owner.op, "ndims_params", ()))):
         return None
@@ -132,7 +132,7 @@ def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None
 
 
 class _Parameters:
-    """Rewriter that gives parameters of observed variables one axis of rows, with links moved behind row selections.
+    """Rewriter of parameters of observed variables. They get one axis of rows, and links are applied after selections.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class _Parameters:
     axes : int
         Number of axes of rows.
     single : bool
-        Whether the variable is a scalar, without axis of rows.
+        Whether the variable is a scalar, without an axis of rows.
     """
 
     def __init__(self, lifted: Lifted, value: TensorVariable, axes: int, single: bool = False) -> None:
@@ -192,7 +192,7 @@ class _Parameters:
         return [self._one(each, core) for each, core in zip(given, cores, strict=True)]
 
     def _one(self, variable: TensorVariable, core: int) -> TensorVariable:
-        """Return a rewritten parameter, whose last `core` axes are not axes of rows."""
+        """Return a rewritten parameter. Its last `core` axes are not axes of rows."""
         if self._axes == 1 and core:
             own = self._lifted.softmax(variable)
             self.changed |= own is not variable
@@ -216,7 +216,7 @@ class _Parameters:
         return self._value.shape[axis] if self._shape[axis] is None else self._shape[axis]
 
     def sized(self, made: TensorVariable, support: int) -> TensorVariable:
-        """Return a random variable with an axis of rows, even if no parameter has rows."""
+        """Return a random variable with an axis of rows, also if no parameter has such an axis."""
         known = known_shape(self._value)[: self._axes]
         if made.ndim > support and (not made.type.broadcastable[0] or set(known) == {1}):
             return made
@@ -230,7 +230,7 @@ def _infinite(bound: Variable) -> bool:
 
 
 def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
-    """Return the axes of rows of observed arrays, by the names of the arrays in the user's model."""
+    """Return the `ObservedAxes` of observed arrays, by their names in the model of the user."""
     missing = missing_responses(model)
     found = {}
     for rv in model.observed_RVs:
@@ -254,13 +254,13 @@ def array_at_new_rows(
 ) -> GPClassifier:
     """Return the classifier of an observed array at new data. Its prior has the rows of the new array.
 
-    The new array has the lengths of the likelihood's parameters at the new data. An axis keeps its length if no
-    parameter varies along it.
+    The new array has the shape of the likelihood parameters at the new data. An axis keeps its length if no parameter
+    varies along this axis.
 
     Parameters
     ----------
     classifier : GPClassifier
-        Classifier of an observed array, whose prior is a sum of effects.
+        Classifier of an observed array. Its prior is a sum of effects.
     new : dict of str to array_like
         New data by name. The number of axes is as in the model, but lengths may differ.
     data : mapping
@@ -358,7 +358,7 @@ def _check_apart(
 
 
 def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable]:
-    """Return the array parameters of a distribution, and of the distributions that it contains."""
+    """Return the parameters of a distribution that are arrays, also of inner distributions."""
     found: list[TensorVariable] = []
     node = variable.owner
     inputs = node.op.dist_params(node) if isinstance(node.op, RandomVariable) else node.inputs
@@ -371,22 +371,22 @@ def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable
 
 
 def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a random variable with data in its parameters replaced. Other random variables do not change.
+    """Return a random variable with replaced data in its parameters. Other random variables do not change.
 
-    A ValueError is raised if lengths of the data do not match each other.
+    Raise a ValueError if lengths of the data do not match.
     """
     random = kept_random(array.owner.inputs)
     made: dict[Variable, Variable] = {**random, **data}
     for node in io_toposort([*made], [array]):
         inputs = [made.get(each, each) for each in node.inputs]
-        sized = isinstance(node.op, RNGConsumerOp)  # The size is the length in the fit, which is not used.
+        sized = isinstance(node.op, RNGConsumerOp)  # The size is the length in the fit, so it is not used.
         new = node.clone_with_new_inputs(inputs, strict=False) if sized else node.op.make_node(*inputs)
         made |= zip(node.outputs, new.outputs, strict=True)
     return cast(TensorVariable, made[array])
 
 
 def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
-    """Return the lengths of the axes of rows in the parameters of an array; 1 if no parameter varies along an axis."""
+    """Return the lengths of the axes of an array, from its parameters; 1 if no parameter varies along an axis."""
     try:
         parameters = _Parameters(Lifted(sources, known_shape), array, 1).remade(array)
     except _NotMadeError:
@@ -400,7 +400,7 @@ def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
 def _labels_at(
     axes: ObservedAxes, new: Mapping[str, ArrayLike], shape: Sequence[int]
 ) -> dict[str, tuple[Any, ...] | None]:
-    """Return new coordinates of the axes: coordinates of a DataArray, or None if the length changed."""
+    """Return new coordinates by dim: coordinates of a DataArray, or None if an axis has another length."""
     found: dict[str, tuple[Any, ...] | None] = {
         dim: None for dim, before, after in zip(axes.dims, axes.shape, shape, strict=True) if before != after
     }
@@ -417,12 +417,12 @@ class FoundLikelihood(NamedTuple):
 
 
 def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
-    """Return all readable likelihoods, or the likelihood `name`. Variables in `gaussian` may be integrated out.
+    """Return all likelihoods that can be read, or the likelihood `name`. Variables in `gaussian` may be integrated out.
 
     Raises
     ------
     StructureError
-        If no likelihood can be read, or if several can be read but not fitted together.
+        If no likelihood can be read, or if several likelihoods can be read but not fitted together.
     """
     missing = missing_responses(model)
     if name not in {None, *(rv.name for rv in model.basic_RVs), *(each.name for each in missing.values())}:
@@ -476,15 +476,15 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Read observed variables by their log density, except variables with more than two classes."""
+    """Return readings of observed variables by their log density. Variables with more than two classes are left out."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
         several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
-        # Bernoulli values are read as numbers of successes.
+        # A Bernoulli variable is read as a number of successes, not as classes.
         if any(several) and not isinstance(whole.owner.op, BernoulliRV):
             continue
-        if _truncates(whole, latents | processes):  # The density is not differentiable in the Gaussian variables.
+        if _truncates(whole, latents | processes):  # Its density has no derivative in Gaussian variables.
             continue
         likelihood = next((each for each in _FACTORS if each.may_be(whole)), ANY_UNIVARIATE)
         for sources in (latents, processes):
@@ -500,7 +500,7 @@ def _first_reading(
 ) -> FoundLikelihood | None:
     """Return the first likelihood that can read a random variable; None if no likelihood can."""
     for likelihood in LIKELIHOODS:
-        # PyMC may broadcast parameters to a variable with more axes than the likelihood reads.
+        # PyMC may broadcast parameters to more axes than the likelihood can read.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
@@ -511,7 +511,7 @@ def _first_reading(
 def _by_argument(
     rv: TensorVariable, reading: Reading, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
 ) -> FoundLikelihood | None:
-    """Return a reading of the log density if all parameters are functions of the argument, as in N(f, exp f)."""
+    """Return a reading of the log density if all parameters depend only on the argument, as in N(f, exp f)."""
     affinity = Affinity(frozenset(latents))
     if reading.parameters is None or not affinity.reached([reading.parameters]):
         return None
@@ -524,7 +524,7 @@ def _by_argument(
 def read_response(
     likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
 ) -> Reading | None:
-    """Return a likelihood's reading of the rows with a response; None for a distribution that it cannot read."""
+    """Return the reading of the rows with a response by a likelihood; None if the likelihood cannot read them."""
     return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 
@@ -579,7 +579,7 @@ def _no_likelihood(
 
 
 def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
-    """Return the reason why a potential of Gaussian variables is not read as observed rows; else empty."""
+    """Return the reason why a potential of Gaussian variables cannot be read as rows; or an empty text."""
     for each in model.potentials:
         if not latents.isdisjoint(ancestors([each])):
             return (
@@ -604,7 +604,7 @@ def _truncates(rv: TensorVariable, latents: Set[Variable]) -> bool:
 
 
 def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:
-    """Return advice to write log-normal variables, on which a refused response depends, as exponentials of normals."""
+    """Return advice for log-normal variables on which a refused response depends: write them as exp of normals."""
     behind = set(ancestors(refused))
     return [
         f"{rv.name!r} is not Gaussian, but its logarithm is. Write the variable as pm.math.exp(mu + tau * z) with z = "
@@ -647,7 +647,7 @@ class StackedResponses:
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
 
     def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
-        """Return the reading of each variable; None if its argument cannot be separated from other parameters."""
+        """Return the reading of each observed variable; None if the argument is not separable from other parameters."""
         known = frozenset(sources)
         found = [
             read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
@@ -656,12 +656,12 @@ class StackedResponses:
         return of_common_functions(found) if self._several else found
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
-        """Return the joint reading of all variables whose argument is identified; None if no argument is identified."""
+        """Return the joint reading of all observed variables with a reading; None if no variable has a reading."""
         readings = self.readings(sources)
         return self.together(readings) if any(readings) else None
 
     def together(self, readings: Sequence[Reading | None]) -> Reading:
-        """Return a joint reading of several variables, given the reading of each variable."""
+        """Return a joint reading of several observed variables, given the reading of each variable."""
         told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
         arguments = [
@@ -682,14 +682,14 @@ class StackedResponses:
         return pt.concatenate([each.astype("float64") for each in self.values])
 
     def apart(self, sources: frozenset[Variable]) -> list[FoundLikelihood]:
-        """Return the variables whose argument is not identified, or does not depend on integrated variables."""
+        """Return the observed variables without a reading, or with an argument without integrated variables."""
         affinity = Affinity(sources)
         pairs = zip(self.found, self.readings(sources), strict=True)
         return [each for each, reading in pairs if reading is None or not affinity.behind(reading.argument)]
 
 
 def parameters_at_points(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
-    """Return the parameters of a likelihood at every point, (p, n), and p."""
+    """Return the parameters of a likelihood at each of n points, (p, n), and their number p."""
     if reading.parameters is None:
         return pt.zeros((0, n_points)), 0
     (shape,) = evaluate(get_symbolic_rv_shapes([reading.parameters]))

@@ -1,9 +1,9 @@
-"""Effects with local scales, as normal effects and an observed variable with one row for each effect.
+"""Effects with local scales, rewritten as normal effects and an observed variable with one row for each effect.
 
 An effect is u = a + c z with z ~ N(μ, σ). Its local variables λ have one value for each effect, and only u depends on z
-and λ. Examples are z τ λ of a horseshoe, a normal variable with the standard deviation τ λ, and z λ with an indicator
-λ. Given λ the effect is normal. So its prior is a mixture of normals, which becomes a factor; see
-`pymc_gpep.univariate.local_scales`. In the rewritten model u is a normal variable, and z and λ are drawn given u.
+and λ. Examples are u = z τ λ of a horseshoe, u ~ N(0, τ λ), and u = z λ with an indicator λ. Given λ the effect is
+normal, so its prior is a mixture of normals. In the rewritten model u is normal, and its distribution is called the
+base. A factor replaces the prior; see `pymc_gpep.univariate.local_scales`. Draws of z and λ are computed given u.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -42,14 +42,14 @@ from pymc_gpep.univariate.local_scales import ON_A_SCALE, ON_THE_LINE, WITH_STAT
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
-"""Standard deviation of the base at the initial point / a standard deviation that few components exceed."""
-# Largest numbers of local variables of an effect: of variables with a density, and in total.
+"""The base has this multiple of a standard deviation that few components of the mixture exceed."""
+# An effect has at most these numbers of local variables: continuous variables, and all variables.
 _WITH_A_DENSITY, _AT_ALL = 2, 3
-_SHARE = 0.8  # The base's standard deviation is WIDTH × this quantile of the components' standard deviations.
+_SHARE = 0.8  # The base has WIDTH × this quantile of the components' standard deviations.
 
 
 class _Scaled(NamedTuple):
-    """An effect u, with the variables that only u depends on."""
+    """An effect u, with its normal variable z and its local variables. Only u depends on z and on local variables."""
 
     effect: TensorVariable
     normal: TensorVariable
@@ -58,12 +58,12 @@ class _Scaled(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """New variables for an effect: a normal variable, and observed rows in place of the effect's prior."""
+    """New variables for an effect: a normal variable, and observed rows that replace its prior."""
 
     given: _Scaled
     name: str
     effect: TensorVariable
-    """The effect as a normal variable, whose distribution is the base."""
+    """The effect as a normal variable. Its distribution is the base."""
     replaced: dict[Variable, TensorVariable]
     rows: list[TensorVariable]
     density: object
@@ -71,7 +71,7 @@ class _Made(NamedTuple):
 
 
 def with_local_scales(model: pm.Model, asked: Collection[str]) -> pm.Model:
-    """Return a model in which effects with local scales are normal, and observed rows replace their priors.
+    """Return a model in which effects with local scales are normal. Observed rows replace the priors of these effects.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def with_local_scales(model: pm.Model, asked: Collection[str]) -> pm.Model:
     Raises
     ------
     StructureError
-        If the scales of effects are shares of a total.
+        If the scales of effects are shares of one total, for example Dirichlet.
     """
     found = [made for each in _scaled_effects(model, asked) if (made := _made(each, model)) is not None]
     return _rebuilt(model, found) if found else model
@@ -115,7 +115,7 @@ def _scaled_effects(model: pm.Model, asked: Collection[str]) -> Iterator[_Scaled
 
 
 def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
-    """Return whether u is named, the effect of `best` is not, and u depends on no further normal variable."""
+    """Return whether u has a name, the effect of `best` has no name, and u depends on no other normal variable."""
     if _name_of(u, model) is None or _name_of(best.effect, model) is not None:
         return False
     behind = set(ancestors([u])) - {best.normal, *best.locals}
@@ -123,7 +123,7 @@ def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
 
 
 def _elementwise(z: TensorVariable, model: pm.Model) -> list[TensorVariable]:
-    """Return a variable and elementwise functions of it with the same shape, in the order of computation."""
+    """Return z and elementwise functions of z with the same shape, in the order of computation."""
     shape, found = known_shape(z), [z]
     inside = {z}
     outputs = [*_terms(model, ()), *model.deterministics]
@@ -146,7 +146,7 @@ def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
 def _locals_of(
     u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str], used: Collection[Variable]
 ) -> list[TensorVariable]:
-    """Return the local variables of an effect: variables on which only this effect depends."""
+    """Return the local variables of an effect u of z: free variables on which only u depends."""
     shape, size = known_shape(z), int(np.prod(cast(tuple[int, ...], known_shape(z))))
     behind = set(ancestors([u]))
     group = [
@@ -186,7 +186,7 @@ def _may_be_local(rv: TensorVariable, model: pm.Model, size: int) -> bool:
 
 
 def _refuse_shares(u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str]) -> None:
-    """Raise a StructureError if the scales of effects are shares of a total."""
+    """Raise a StructureError if the scales of effects are shares of one total, since shares are dependent."""
     every = set(ancestors([u], blockers=[rv for rv in model.basic_RVs if rv is not z]))
     for rv in model.free_RVs:
         if rv not in every or rv.name in asked or not isinstance(model.rvs_to_transforms[rv], SimplexTransform):
@@ -202,7 +202,7 @@ def _refuse_shares(u: TensorVariable, z: TensorVariable, model: pm.Model, asked:
 
 
 def _made(given: _Scaled, model: pm.Model) -> _Made | None:
-    """Return the new variables for an effect; None if its prior cannot be computed effect by effect."""
+    """Return the new variables for an effect; None if the entries of the effect have no separate priors."""
     u, z, every = given
     shape = cast(tuple[int, ...], known_shape(z))
     mean, deviation = (each.astype("float64") for each in parameters(z))
@@ -287,7 +287,7 @@ def _kind(rv: TensorVariable, model: pm.Model) -> int:
 
 
 class _MixtureDensity:
-    """Log density of local variables as a function of the parameters of a factor.
+    """Log density of effects and local variables as a function of the parameters of a factor.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def _natural(rv: TensorVariable, value: TensorVariable, model: pm.Model) -> Tens
 
 
 def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with local variables replaced by functions, which may depend on local variables."""
+    """Return graphs with local variables replaced by functions. A function may contain other local variables."""
     found = list(outputs)
     for _ in range(len(by)):
         found = graph_replace(found, by, strict=False)
@@ -323,7 +323,7 @@ def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariab
 
 
 def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of the base for each effect, from the components at the initial point."""
+    """Return mean and standard deviation of the base of each effect, from the mixture at the initial point."""
     (given,) = ModelFunctions(model, model.free_RVs)([parts])(initial_point(model))
     own = density.components(np.ascontiguousarray(given, np.float64))
     weights = np.exp(own.log_weights - own.log_weights.max(axis=0))
@@ -349,13 +349,13 @@ def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
 
 
 def _name_of(u: TensorVariable, model: pm.Model) -> str | None:
-    """Return the name of a Deterministic that is this variable; None if no Deterministic is."""
+    """Return the name of a Deterministic that is a copy of u; None without such a Deterministic."""
     found = [each for each in model.deterministics if each is u or _copied(each) is u]
     return str(found[0].name) if found else None
 
 
 def _copied(variable: Variable) -> Variable:
-    """Return the variable that a named variable is a copy of."""
+    """Return the original variable of a copy, for example of a Deterministic."""
     node = variable.owner
     while node is not None and (
         isinstance(node.op, ViewOp) or (isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Identity))

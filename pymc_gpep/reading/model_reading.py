@@ -62,7 +62,7 @@ def read_classifier(
     priors: bool = False,
     bounds: bool = True,
 ) -> GPClassifier:
-    """Return the likelihood of a model, and the Gaussian prior of its latent functions, as read from its graph.
+    """Read the likelihood of a model, and the Gaussian prior of its latent functions, from the graph of the model.
 
     Parameters
     ----------
@@ -76,10 +76,10 @@ def read_classifier(
         Names of Gaussian variables that stay hyperparameters instead of being integrated out.
     means : bool
         Whether Gaussian variables in the means of Gaussian processes are integrated out, if latent functions are
-        processes alone. In sums with other effects they are always integrated out.
+        processes without other terms. In sums with other effects these variables are always integrated out.
     starts : bool
-        Whether a non-Gaussian start of a series becomes a hyperparameter, so that the rest of the series is
-        integrated out; see `with_starts`.
+        Whether a non-Gaussian start of a series becomes a hyperparameter. All later values are then integrated out;
+        see `with_starts`.
     predictors : bool
         Whether a likelihood may have several latent functions with Gaussian variables, such as a mean and a log scale.
         Otherwise only one function is integrated out.
@@ -132,7 +132,7 @@ def read_classifier(
 def _read(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], means: bool, predictors: bool
 ) -> GPClassifier:
-    """Return the classifier of a model that needs no rewriting."""
+    """Return the classifier of a model that is already rewritten."""
     axes = axes_of(model)
     model = with_rows(model)
     gaussians = gaussians_of(model, hyperparameters)
@@ -160,7 +160,7 @@ def _read(
 
 
 def _with_axes(found: GPClassifier, axes: Mapping[str, ObservedAxes]) -> GPClassifier:
-    """Return a classifier with the axes of its observed arrays."""
+    """Return the classifier with the `ObservedAxes` of its observed arrays."""
     if not found.parts:
         return replace(found, axes=axes.get(found.response))
     found = replace(found, parts=tuple(replace(each, axes=axes.get(each.response)) for each in found.parts))
@@ -173,9 +173,9 @@ def _settled(
     found: list[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> tuple[Gaussians, StackedResponses | None]:
-    """Return the Gaussian variables, and the observed variables to read together (None for a single variable).
+    """Return the Gaussian variables, and the observed variables that are read together (None for a single variable).
 
-    Variables that do not depend on integrated variables are removed from `found`: they are ordinary terms of the model.
+    Variables without integrated variables are removed from `found`, since they are ordinary terms of the model.
     """
     gaussians, stack = gaussians_of(model, hyperparameters), None
     while len(found) > 1:
@@ -193,7 +193,7 @@ def _settled(
 def _read_several(
     model: pm.Model, gaussians: Gaussians, stack: StackedResponses, asked: tuple[str, ...]
 ) -> GPClassifier:
-    """Return the joint classifier of several observed variables, which contains the classifier of each."""
+    """Return the joint classifier of several observed variables. It contains the classifier of each variable."""
     readings = [each for each in stack.readings(gaussians.sources) if each is not None]
     whole = stack.together(readings)
     assert whole.likelihood is not None
@@ -233,10 +233,10 @@ def _read_several(
 def _read_predictors(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: Sequence[FoundLikelihood]
 ) -> GPClassifier | None:
-    """Return the classifier of observed variables of which at least one has several linear predictors.
+    """Return the classifier of observed variables with several linear predictors in at least one variable.
 
-    None if no variable has several predictors, or if a single predictor leaves only few Gaussian entries as
-    hyperparameters.
+    Return None if no variable has several predictors. Return None also if several predictors would integrate out only
+    few more Gaussian entries than a single predictor.
     """
     gaussians = gaussians_of(model, hyperparameters)
     sources = gaussians.sources
@@ -257,7 +257,7 @@ def _read_predictors(
     if alone is not None and _few_more(gaussians, alone):
         return None
     assert reading.likelihood is not None
-    # Prefer rows (`many` = 0): a dense form would factorise a matrix over all points of all predictors.
+    # `many` = 0 prefers coefficients of rows: a dense form would factorise a matrix over all points and predictors.
     prior = replace(read_sum(model, gaussians, reading.argument, [rv], by_class=True), many=0)
     if missing is not None and reading.everywhere is not None:
         check_missing(model, [missing])
@@ -268,7 +268,7 @@ def _read_predictors(
 
 
 def _dims_of(model: pm.Model, prefix: str, reading: Reading) -> Dims:
-    """Return the dim of predictors, with their names as labels."""
+    """Return the dim of the linear predictors. Its labels are the names of the predictors."""
     return Dims(_PREDICTOR if _PREDICTOR not in model.coords else f"{prefix}{_PREDICTOR}", None, reading.names)
 
 
@@ -279,7 +279,7 @@ def _read_joint(
     variables: Sequence[TensorVariable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> GPClassifier | None:
-    """Return the joint classifier of observed variables, some with several linear predictors; None if unreadable."""
+    """Return the joint classifier of observed variables with several linear predictors; None if this is impossible."""
     gaussians = gaussians_of(model, hyperparameters)
     if any(is_factor(rv) for rv in variables):
         return None
@@ -311,7 +311,7 @@ def _settled_alone(
     found: Sequence[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> Gaussians | None:
-    """Return the Gaussian variables that are integrated out with a predictor for each variable; None if unreadable."""
+    """Return the Gaussian variables of a reading with one predictor for each variable; None if this is impossible."""
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
@@ -324,7 +324,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether several predictors add only few integrated entries to the entries of a single predictor."""
+    """Return whether several predictors integrate out only few more entries than a single predictor."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 
@@ -348,7 +348,7 @@ def _classifier(
     _check_apart(prior, rv, reading)
     own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
-    # At this point only the number of parameters is available.
+    # Only the number of parameters is available here, so their values are NaN.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     check_labels(likelihood_model, rv, labels, prior.n_functions, n)
@@ -390,8 +390,8 @@ def _read_prior(
 ) -> tuple[LatentPrior, Reading, Dims]:
     """Return the prior of the latent functions, the reading of the likelihood, and dims.
 
-    If latent functions are Gaussian processes without other terms, the prior consists of processes, which can be
-    predicted at new inputs.
+    If latent functions are Gaussian processes without other terms, the prior consists of processes. Such a prior has
+    predictions at new inputs.
     """
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
@@ -434,7 +434,7 @@ def _read_sum(
     rv: TensorVariable,
     missing: MissingResponses | None,
 ) -> tuple[LatentSum, Reading, Dims]:
-    """Return the values of `_read_prior` for latent functions that are sums."""
+    """Return the prior, the reading of the likelihood, and dims, for latent functions that are sums."""
     reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
     found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
@@ -464,7 +464,7 @@ def read_sum(
     argument : TensorVariable
         Argument of the likelihood.
     observed : sequence of TensorVariable
-        Observed variables, whose rows follow one another.
+        Observed variables. Their rows are concatenated.
     by_class : bool
         Whether the argument has an axis for functions.
     sees_common : bool
@@ -503,12 +503,12 @@ def read_sum(
 
 
 class _Numbers:
-    """Coefficients of a sum near the initial point, which show the standard normals that each function depends on.
+    """Coefficients of a sum near the initial point. Nonzero coefficients show which normals each function contains.
 
     Parameters
     ----------
     part : LatentSum
-        The sum, with its functions and terms still missing.
+        The sum, before its functions and terms are computed.
     name : str
         Quoted name of the observed variable.
     """
@@ -516,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # The precision form (`Field`) needs no matrix root, and has the size of z.
+        if not by_class:  # The precision form (`Field`) needs no matrix root.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
@@ -528,7 +528,7 @@ class _Numbers:
         rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
         begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
-        # A coefficient that is 0 at this random point is 0 at all points.
+        # A coefficient that is 0 at this random point is almost surely 0 at all points.
         self._point = self._affine.functions.nearby(rng)
         (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
@@ -537,7 +537,7 @@ class _Numbers:
         self._check_finite([argument for argument, *_ in begun])
 
     def slopes(self) -> Iterator[Array]:
-        """Yield coefficients (s, c, n) of consecutive blocks of normals. Blocks save memory."""
+        """Yield coefficients (s, c, n) of consecutive blocks of s standard normals. Blocks save memory."""
         q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
         for start in range(0, q, step):
             units = np.zeros((min(step, q - start), q))
@@ -546,7 +546,7 @@ class _Numbers:
             yield np.array([self._by_function(each) for each in found])
 
     def _by_function(self, found: Array) -> Array:
-        """Return values, broadcast to the shape of the argument, as (c, n)."""
+        """Return values of the argument, broadcast to its shape, as an array (c, n)."""
         try:
             spread = np.broadcast_to(found, self._shape)
         except ValueError:
@@ -580,7 +580,7 @@ class _Numbers:
 
     @cached_property
     def _outputs(self) -> list[NDArray[np.bool_]]:
-        """Masks of the functions that each output contributes to, (outputs, c) for each process."""
+        """Masks (outputs, c), one for each process: whether an output contributes to a latent function."""
         found = []
         for i, shape in enumerate(self.part.sizes):
             noise = probes(shape)[2]
@@ -591,7 +591,7 @@ class _Numbers:
 
     @cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Mask of the functions that each normal contributes to, (q, c)."""
+        """Mask (q, c): whether a standard normal contributes to a latent function."""
         of_processes = [
             np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
         ]
@@ -607,7 +607,7 @@ class _Numbers:
         return [variable for variable, own in self.part.places.items() if several[own].any()]
 
     def differs_by_common(self, other: "_Numbers") -> bool:
-        """Return whether functions differ from those of `other` only by a shift common to all functions of a point."""
+        """Return whether both sums differ only by a shift that is common to all functions of a point."""
         largest = unequal = 0.0
         for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
             apart = ours - theirs
@@ -616,7 +616,7 @@ class _Numbers:
         return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
 
     def completed(self) -> LatentSum:
-        """Return the sum with its functions, and with its processes as terms."""
+        """Return the sum with its number of functions, and with Gaussian processes as terms."""
         owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
         whole = replace(self.part, n_functions=self.c, owner=owner, shared=bool(self.shared()))
         if whole.shared:
@@ -628,7 +628,7 @@ class _Numbers:
         return replace(whole, terms=tuple(terms))
 
     def _check(self) -> None:
-        """Raise an error unless the change of the argument doubles if all normals double."""
+        """Raise an error if the argument is not affine: if all normals double, its change must double, too."""
         arguments = [self._affine.at(self._point, t * self._noise, self._nothing)[0] for t in (1.0, 2.0)]
         once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()

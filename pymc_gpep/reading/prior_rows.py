@@ -1,10 +1,10 @@
-"""Priors of effects that are not normal, as observed variables with one row for each effect.
+"""Priors of effects that are not normal, rewritten as observed variables with one row for each effect.
 
-An effect u with an independent prior p is replaced by a normal variable. Its distribution, the base, does not depend on
-hyperparameters. An observed variable 'u_prior' has the density p(u) / N(u | base). So the rewritten model has the
-density of the user's model, apart from changes of variables.
+An effect u with an independent prior p is replaced by a normal variable. Its distribution is called the base, and does
+not depend on hyperparameters. An observed variable 'u_prior' has the density p(u) / N(u | base). So the rewritten model
+has the density of the original model, apart from changes of variables.
 
-A method without bounds integrates out uniform effects without their bounds, with the density 1 / (upper − lower).
+Some methods ignore bounds. They integrate out a uniform effect with the density 1 / (upper − lower) everywhere.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,17 +44,17 @@ from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.univariate.prior_factor import PRIOR, SUFFIX
 
 WIDTH = 4.0
-"""Deviation of the base, divided by the spread of the prior at the initial point."""
-_STEPS = 2.0 ** np.arange(-30.0, 31.0)  # Distances from the centre of a prior at which its density is evaluated.
+"""The base has this multiple of the spread of the prior, at the initial point, as standard deviation."""
+_STEPS = 2.0 ** np.arange(-30.0, 31.0)  # A prior density is evaluated at these distances from its centre.
 
 LOGARITHM = "_log"
-"""Suffix of the name of an effect's logarithm, after the name of the effect."""
+"""Suffix of the name of the logarithm of an effect. It follows the name of the effect."""
 
 type _Bounds = tuple[TensorVariable, TensorVariable]
 
 
 class _Prior(NamedTuple):
-    """A prior that is not normal, with the variables for its rows."""
+    """A prior that is not normal, with the variables from which its rows are made."""
 
     variable: TensorVariable
     value: TensorVariable
@@ -72,13 +72,13 @@ def read_with_priors(
     hyperparameters: Sequence[str],
     bounds: bool,
 ) -> GPClassifier:
-    """Return the classifier of a model whose effects may have priors that are not normal.
+    """Return the classifier of a model. Its effects may have priors that are not normal.
 
     Parameters
     ----------
     model : pm.Model
     read : callable
-        Function that reads a model whose effects are normal.
+        Function that reads a model with normal effects.
     likelihood : str or None
         Name of the observed variable to read.
     hyperparameters : sequence of str
@@ -115,7 +115,7 @@ def read_with_priors(
 
 
 def _may_multiply(rv: TensorVariable, model: pm.Model) -> bool:
-    """Return whether a positive vector may be a factor of rates, so that only observed variables depend on it."""
+    """Return whether a variable may be a factor of rates: a positive vector that only observed variables contain."""
     if rv.ndim != 1 or known_shape(rv)[0] in (None, 1) or not isinstance(model.rvs_to_transforms[rv], LogTransform):
         return False
     beyond = [*_inputs(model, model.observed_RVs), *model.potentials]
@@ -128,7 +128,7 @@ def _read_sums(
     likelihood: str | None,
     hyperparameters: Sequence[str],
 ) -> GPClassifier:
-    """Return the classifier of a model with additive effects. Priors of the effects become factors."""
+    """Return the classifier of a model with additive effects. Priors that are not normal become factors."""
     scaled = with_local_scales(model, hyperparameters) if _have_one_shape(model) else model
     if scaled is not model:
         with suppress(StructureError):
@@ -139,7 +139,7 @@ def _read_sums(
 
 
 def _have_one_shape(model: pm.Model) -> bool:
-    """Return whether a normal variable has the shape of another free vector or indicator, as with local scales."""
+    """Return whether local scales are possible: a normal variable has the shape of another vector or indicator."""
     every = [(rv, known_shape(rv)) for rv in model.free_RVs if rv.ndim < 2]
     others = [shape for rv, shape in every if rv.ndim or np.dtype(rv.dtype).kind != "f"]
     return any(others.count(shape) > (rv.ndim > 0) for rv, shape in every if isinstance(rv.owner.op, NormalRV))
@@ -152,7 +152,7 @@ def _read_effects(
     hyperparameters: Sequence[str],
     bounds: bool,
 ) -> GPClassifier:
-    """Return the classifier of a model with priors as factors, for effects without local scales."""
+    """Return the classifier of a model without local scales. Priors that are not normal become factors."""
     left = set(hyperparameters)
     try:
         plain = read(model)
@@ -180,11 +180,11 @@ def _read_effects(
     return plain
 
 
-_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # Latent values that are valid for all likelihoods with a link.
+_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # Likelihoods with a link have a density at these latent values.
 
 
 def _is_open(read: GPClassifier) -> bool:
-    """Return whether the likelihood has a density for latent values of both signs, at the initial point."""
+    """Return whether the likelihood has a density at latent values of both signs, for initial hyperparameters."""
     parameters, labels = read.parameters, read.labels
     values = ModelFunctions(read.model, read.hyperparameters)([parameters, labels])(initial_point(read.model))
     likelihood = read.likelihood_model.given(np.asarray(values[0], np.float64))
@@ -196,15 +196,15 @@ def _is_open(read: GPClassifier) -> bool:
 
 
 class _Effects(NamedTuple):
-    """Effects whose priors are not normal."""
+    """Effects with priors that are not normal."""
 
     variables: list[TensorVariable]
     by_class: bool = False
-    """Whether the likelihood has several latent functions. Then its rows and the rows of priors cannot be joined."""
+    """Whether the likelihood has several latent functions. Rows of priors then cannot be added to its rows."""
 
 
 def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str]) -> _Effects:
-    """Return the hyperparameters of a model that are effects with priors that are not normal.
+    """Return the effects of a model with priors that are not normal. They are hyperparameters of `read`.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str
     prior, model = read.prior, read.model
     if not isinstance(prior, LatentSum):
         return _Effects([])
-    # With an integrated intercept, the reader may take other factors exp(effect) of a rate for an exposure.
+    # If the intercept is integrated out, the reader may treat another factor exp(effect) of a rate as exposure.
     behind = set(ancestors([*prior.predictor, read.parameters], blockers=prior.integrated))
     found = [rv for rv in prior.hyperparameters if rv in behind and rv.name not in asked and _may_be(rv, model)]
     scales = [scale for each in prior.recipes.values() for scale in each.scales]
@@ -247,7 +247,7 @@ def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str
 def _read_in(
     model: pm.Model, likelihood: str | None, found: list[TensorVariable], sources: Collection[Variable]
 ) -> _Effects:
-    """Return the variables in which, together with normal `sources`, the arguments of likelihoods are affine."""
+    """Return the variables of `found` that are effects: likelihood arguments are affine in these and in `sources`."""
     by_class = False
     while found:
         try:
@@ -272,7 +272,7 @@ def _has_known_bounds(rv: TensorVariable) -> bool:
 
 
 def _inputs(model: pm.Model, own: Collection[Variable]) -> Iterable[Variable]:
-    """Yield the parameters of all random variables outside a collection."""
+    """Yield the parameters of all random variables of a model that are not in `own`."""
     for rv in model.basic_RVs:
         if rv not in own:
             yield from rv.owner.inputs
@@ -284,7 +284,7 @@ def _affine(
     arguments: Sequence[Variable],
     needed: Sequence[Variable],
 ) -> list[TensorVariable]:
-    """Return the variables on which no expression in `needed` depends, and in which `arguments` are affine."""
+    """Return the variables of `found` in which `arguments` are affine, and on which `needed` does not depend."""
     left = set(found)
     while left:
         affinity = Affinity(frozenset({*left, *others}))
@@ -318,7 +318,7 @@ def _may_be(rv: TensorVariable, model: pm.Model) -> bool:
 
 
 def _bounds(rv: TensorVariable, model: pm.Model) -> _Bounds | None:
-    """Return the bounds of the support of a free variable; None if its transform does not determine them."""
+    """Return the bounds of the support of a free variable; None if they do not follow from its transform."""
     match model.rvs_to_transforms[rv]:
         case None:
             ends: tuple[Variable | float | None, ...] = None, None
@@ -340,7 +340,7 @@ def _bounds(rv: TensorVariable, model: pm.Model) -> _Bounds | None:
 def with_prior_rows(
     model: pm.Model, effects: Sequence[TensorVariable], bounds: bool = True, logarithms: bool = False
 ) -> pm.Model:
-    """Return a model in which effects are normal, and their priors are rows of observed variables.
+    """Return a model in which effects are normal. The priors of effects become rows of observed variables.
 
     With `logarithms` the logarithms of effects are normal. The logarithm of 'w' is the variable 'w_log'.
 
@@ -348,7 +348,7 @@ def with_prior_rows(
     ----------
     model : pm.Model
     effects : sequence of TensorVariable
-        Free variables of the model. A variable does not change if its density is not computed entry by entry.
+        Free variables of the model. A variable stays as it is if its entries have no separate densities.
     bounds : bool
         Whether priors of uniform effects become rows. Otherwise their bounds are ignored.
     """
@@ -371,7 +371,7 @@ def with_prior_rows(
 
 
 def _without_bounds(rv: TensorVariable) -> TensorVariable:
-    """Return a uniform variable whose bounds are ignored."""
+    """Return a variable with the density of a uniform variable, but without its bounds."""
     rng, size, *bounds = rv.owner.inputs
     return wide_uniform.make_node(rng, size, *(each.astype("float64") for each in bounds)).outputs[1].astype(rv.dtype)
 
@@ -403,7 +403,7 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
 
 
 def _centres(rv: TensorVariable) -> list[TensorVariable]:
-    """Return the kinks of a distribution, the centres of mixture components, or else its support point."""
+    """Return centres of a distribution: its kinks, the centres of mixture components, or else its support point."""
     op = rv.owner.op
     if isinstance(op, LaplaceRV | AsymmetricLaplaceRV):
         return [parameters(rv)[0 if isinstance(op, LaplaceRV) else -1]]
@@ -418,13 +418,13 @@ def _centres(rv: TensorVariable) -> list[TensorVariable]:
 
 
 def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
-    """Return a random variable with its entries along one axis; None if that is impossible."""
+    """Return a random variable with the same entries along one axis; None if this is impossible."""
     op, shape = rv.owner.op, known_shape(rv)
     if not isinstance(op, RandomVariable) or any(op.ndims_params):
         return rv if rv.ndim < 2 else None
     if rv.ndim > 1 and None in shape:
         return None
-    # Differences of small integers overflow: PyMC would compute 100 − (−100) in int8.
+    # Parameters become floats, since differences of small integers overflow: 100 − (−100) in int8.
     given = [each.astype("float64") if each.dtype.startswith("int") else each for each in op.dist_params(rv.owner)]
     if rv.ndim > 1:
         given = [each if each.ndim == 0 else pt.broadcast_to(each, shape).ravel() for each in given]
@@ -450,7 +450,7 @@ def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]
 
 
 def _spread(places: Array, log_density: Array) -> tuple[Array, Array]:
-    """Return median and spread of a density, from its log at places (k, ...)."""
+    """Return median and WIDTH × spread of a density, given its logarithm at places (k, ...)."""
     height = np.where(np.isfinite(log_density), log_density, -np.inf)
     with np.errstate(all="ignore"):
         density = np.exp(height - height.max(axis=0))
@@ -466,7 +466,7 @@ def _spread(places: Array, log_density: Array) -> tuple[Array, Array]:
 
 
 class _Rows(NamedTuple):
-    """Rows of a prior: density and parameters of an observed variable."""
+    """Rows of a prior: log density, parameters and number of rows of an observed variable."""
 
     density: "_FactorDensity"
     parameters: list[TensorVariable]
@@ -517,7 +517,7 @@ def _rebuilt(
 ) -> pm.Model:
     given = variables_of(model)
     made_of = [each for own in rows.values() for each in own.parameters]
-    # PyTensor copies a random variable whose size is used elsewhere in a graph. A copy does not belong to the model.
+    # PyTensor copies a random variable if its size is used in a graph. A copy is not a variable of the model.
     same = {rv: rv for rv in model.basic_RVs if set(normal).isdisjoint(ancestors([rv]))}
     values = {rv: pt.exp(own) if logarithms else own for rv, own in normal.items()}
     replaced = graph_replace([*given, *made_of], {**same, **values}, strict=False)

@@ -1,12 +1,12 @@
-"""Models that are rewritten before they are read. Samplers move the variables of the original model.
+"""Rewrites of models before reading. Samplers use the variables of the original model.
 
 The centring of predictors by bambi is undone. If the start of a series is not Gaussian, it becomes a separate variable.
-Given its start the series is Gaussian, so all later values are integrated out.
+Given this start the series is Gaussian, so all later values are integrated out.
 
 Marginalised processes become latent values with normal noise. For `pm.gp.Marginal` and `pm.gp.MarginalKron`, PyMC
-observes a multivariate normal variable with the covariance K + D of process and noise. The rewritten model has latent
-values with the covariance K, and normal observations. For `pm.gp.MarginalApprox`, PyMC has a potential with a low-rank
-covariance AᵀA in place of K. The latent values are then Aᵀu with standard normals u.
+observes a multivariate normal variable. Its covariance K + D is the sum of process and noise. The rewritten model has
+latent values with the covariance K, and normal observations. For `pm.gp.MarginalApprox`, PyMC has a potential with a
+low-rank covariance AᵀA in place of K. The latent values are then Aᵀu with standard normals u.
 
 An observed `pm.AR` or `pm.GaussianRandomWalk` becomes a regression of each value on earlier values. An observed vector
 with correlated noise becomes a regression of each entry on earlier entries. For a covariance L Lᵀ the entries have the
@@ -60,14 +60,14 @@ from pymc_gpep.recipes.recipe import as_double, as_matrix, is_read, lower_root, 
 from pymc_gpep.univariate.likelihood import argument_of_variable
 from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, stable
 
-_DESIGN = "design_matrix_without_intercept"  # Attribute of parts of a bambi model with centred predictors.
+_DESIGN = "design_matrix_without_intercept"  # Attribute of a part of a bambi model if its predictors are centred.
 
 
 def with_bambi_intercept(model: pm.Model) -> pm.Model:
-    """Return the model of a bambi model with an intercept for the uncentred predictors.
+    """Return the PyMC model of a bambi model with the intercept of uncentred predictors.
 
-    By default bambi subtracts the means of predictors, and corrects the intercept α to α − x̄ᵀβ after its own `fit`. In
-    the returned model the variable α is the corrected intercept. All other variables are the same.
+    By default bambi subtracts the means x̄ of predictors. After its own `fit` it corrects the intercept α to α − x̄ᵀβ,
+    with the slopes β. In the returned model α is the corrected intercept. All other variables are the same.
 
     Returns
     -------
@@ -93,16 +93,16 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
         corrected[intercept], shift = _corrected(own[intercept], means, slopes)
         graph.replace(own[intercept], corrected[intercept] + shift, import_missing=True)
     remade = rebuilt(model, dict(zip(given, graph.outputs, strict=True)) | corrected)
-    # Place corrected intercepts after the slopes, on which they depend.
+    # Place corrected intercepts after the slopes, since they depend on slopes.
     remade.free_RVs.sort(key=set(corrected.values()).__contains__)
     return remade
 
 
 def _centred_components(model: pm.Model) -> list[Any]:
     """Return the parts of a bambi model that have an intercept and centred predictors; empty for other models."""
-    if "bambi" not in sys.modules or "__obs__" not in model.coords:  # Bambi's coordinate of rows.
+    if "bambi" not in sys.modules or "__obs__" not in model.coords:  # `__obs__` is bambi's coordinate of rows.
         return []
-    for each in gc.get_referrers(model):  # A model has no reference to its bambi model. This search takes up to 0.1 s.
+    for each in gc.get_referrers(model):  # A model has no reference to its bambi model.
         own = each if isinstance(each, dict) else getattr(each, "__dict__", {})
         parts = own.get("components")
         if own.get("model") is model and isinstance(parts, dict):
@@ -130,9 +130,9 @@ def _corrected(intercept: Variable, means: np.ndarray, slopes: list[Any]) -> tup
 
 
 def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model in which starts of series that are not Gaussian are separate variables.
+    """Return a model with separate variables for non-Gaussian starts of series.
 
-    The start of 'walk' is the variable 'walk_start' with the prior `init_dist`. The series begins with its value.
+    The start of 'walk' is the variable 'walk_start' with the prior `init_dist`. The series begins at its value.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
         return model
     series = {rv: own for rv, (_, own) in found.items()}
     given = variables_of(model)
-    # PyTensor copies a random variable whose size is used elsewhere in a graph. A copy does not belong to the model.
+    # PyTensor copies a random variable if its size is used in a graph. A copy is not a variable of the model.
     same = {rv: rv for rv in model.basic_RVs if set(found).isdisjoint(ancestors([rv]))}
     new = dict(zip(given, graph_replace(given, {**same, **series}, strict=False), strict=True))
     return rebuilt(model, new, {rv: start for rv, (start, _) in found.items()})
@@ -196,10 +196,10 @@ def _without_time(start: TensorVariable) -> TensorVariable:
 
 
 def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model whose variables without observations, such as the effect of a new study, are drawn by a fit.
+    """Return a model in which predictions, such as the effect of a new study, are not hyperparameters but draws.
 
-    No observation or potential depends on such a variable. Given its parameters, its posterior is its prior, so that
-    draws are exact. As a hyperparameter, it would be maximised together with its scale, which would go to 0.
+    No observation or potential depends on such a variable. Given its parameters, its posterior is its prior, so its
+    draws are exact. As a hyperparameter, it would be maximised together with its scale, and the scale would go to 0.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.M
     return rebuilt(model, {each: each for each in variables_of(model)}, kinds=dict.fromkeys(found, "deterministics"))
 
 
-# Largest diagonal entry of a covariance that counts as jitter. A larger entry is noise.
+# A larger diagonal entry of a covariance is noise, not jitter.
 _JITTER = 1e-5
 
 
@@ -232,7 +232,7 @@ type _Process = tuple[TensorVariable, TensorVariable]
 
 
 def with_latent_processes(model: pm.Model) -> pm.Model:
-    """Return a model with latent values for marginalised processes: the variable 'y_process' for the observed 'y'.
+    """Return a model with latent values for marginalised processes. The latent values of 'y' have the name 'y_process'.
 
     Returns
     -------
@@ -256,7 +256,7 @@ def with_latent_processes(model: pm.Model) -> pm.Model:
 
 
 def _with_regressions(model: pm.Model) -> pm.Model:
-    """Return a model in which observed series are normal regressions on their past."""
+    """Return a model in which each value of an observed series is a normal regression on earlier values."""
     missing = missing_responses(model)
     found = {rv: own for rv in model.observed_RVs if rv not in missing and (own := _regression(rv, model)) is not None}
     if not found:
@@ -273,7 +273,7 @@ def _with_regressions(model: pm.Model) -> pm.Model:
 
 
 def _regression(rv: TensorVariable, model: pm.Model) -> tuple[TensorVariable, TensorVariable, int] | None:
-    """Return the values of a series after its start, the log density of the start, and the length of the start."""
+    """Return the values of a series after its start as a normal variable, and log density and length of the start."""
     node, value = rv.owner, model.rvs_to_values[rv]
     match node.op:
         case AutoRegressiveRV() if rv.ndim == 1:
@@ -314,7 +314,7 @@ def _with_vectors(model: pm.Model) -> pm.Model:
 
 
 def _vectors(rv: TensorVariable, model: pm.Model, sources: frozenset[Variable]) -> TensorVariable | None:
-    """Return each entry of a normal vector as a variable given the earlier entries; None for other variables."""
+    """Return a variable with the entries of a normal vector, each given earlier entries; None for other variables."""
     node, value = rv.owner, as_double(model.rvs_to_values[rv])
     if not isinstance(node.op, MvNormalRV | MatrixNormalRV) or _read(rv) is not None or rv.ndim > 2:
         return None
@@ -350,7 +350,7 @@ _OF_APPROXIMATION = "marginalapprox_loglik_"
 
 
 def _with_low_rank_processes(model: pm.Model) -> pm.Model:
-    """Return a model in which potentials of `pm.gp.MarginalApprox` are observed variables with inducing values."""
+    """Return a model in which potentials of `pm.gp.MarginalApprox` become observed variables and inducing values."""
     parts = {each: own for each in model.potentials if (own := _low_rank(cast(TensorVariable, each))) is not None}
     if not parts:
         return model
@@ -372,8 +372,7 @@ def _low_rank(potential: TensorVariable) -> tuple[TensorVariable, ...] | None:
     if not str(potential.name).startswith(_OF_APPROXIMATION):
         return None
     try:
-        # The potential is −(constant + log determinant + quadratic + trace), where the quadratic form is ½ (rᵀΛ⁻¹r −
-        # cᵀc).
+        # The potential is −(constant + log determinant + quadratic form ½ (rᵀΛ⁻¹r − cᵀc) + trace).
         inner, trace = potential.owner.inputs[1].owner.inputs
         quadratic = inner.owner.inputs[1].owner.inputs[1].owner.inputs
         products = [
@@ -391,12 +390,12 @@ def _low_rank(potential: TensorVariable) -> tuple[TensorVariable, ...] | None:
 
 
 def _nearest_product(variables: Sequence[Variable]) -> Apply:
-    """Return the matrix product nearest to variables, among the operations they depend on."""
+    """Return the matrix product that is nearest to the variables, among the operations on which they depend."""
     return next(v.owner for v in ancestors(variables) if v.owner is not None and isinstance(v.owner.op, Dot))
 
 
 def _read(rv: TensorVariable) -> _Process | None:
-    """Return the latent values of a marginalised process, and normal observations of them; None for other variables."""
+    """Return latent values and normal observations of a marginalised process; None for other variables."""
     node = rv.owner
     match node.op:
         case KroneckerNormalRV():
@@ -461,17 +460,17 @@ def _is_jitter(diagonal: TensorVariable) -> bool:
 
 
 def with_observed_potentials(model: pm.Model) -> pm.Model:
-    """Return a model in which potentials that are log densities of rows are observed variables with the same names.
+    """Return a model in which potentials become observed variables, if they are log densities of rows.
 
-    A potential is read if it is a sum over rows, and each row is a function of one affine function of Gaussian
-    variables. The observed values of the new variable are zeros, which its density ignores. Terms without Gaussian
-    variables, such as −n log σ, are divided equally among the rows.
+    A potential is read if it is a sum over rows, and if each row depends on one affine function of Gaussian variables.
+    The new variable has the name of the potential. Its observed values are zeros, and its density ignores these values.
+    Terms without Gaussian variables, such as −n log σ, are divided equally among the rows.
 
     Returns
     -------
     pm.Model
-        The model itself if it has no such potential. Otherwise a new model with the same log density, which shares data
-        and coords with `model`.
+        The model itself if it has no such potential. Otherwise a new model with the same log density. Both share data
+        and coords.
     """
     # Likelihoods with several latent functions need a model with a single observed variable.
     by_class = [each for each in LIKELIHOODS if each.function_axis]
@@ -495,13 +494,13 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
 
 
 class _Density:
-    """Log density of rows as a function of its parameters.
+    """Function of parameters that returns the log density of rows as a graph.
 
     Parameters
     ----------
     output : TensorVariable, shape (n,)
     inputs : sequence of TensorVariable
-        Variables in `output` that the parameters replace.
+        Variables in `output`. The parameters replace these variables.
     """
 
     def __init__(self, output: TensorVariable, inputs: Sequence[TensorVariable]) -> None:
@@ -535,9 +534,9 @@ def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collect
 
 
 def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[TensorVariable]:
-    """Yield arrays whose entries add up to a potential. Factors without `sources` are moved into the sums."""
+    """Yield arrays with entries that sum to the potential. Factors without `sources` are moved into the sums."""
     node = value.owner
-    # PyTensor computes a product of two vectors as a matrix product of shape (1, 1), and removes its axes.
+    # PyTensor writes the product of two vectors as a matrix product (1, 1) without its axes.
     while node is not None and isinstance(node.op, ViewOp | DimShuffle) and all(value.type.broadcastable):
         value = cast(TensorVariable, node.inputs[0])
         node = value.owner
@@ -566,7 +565,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
         left, right = inputs
         yield left.dimshuffle(1) * right.dimshuffle(0)
     elif value.ndim == 0 and is_elementwise(value, TrueDiv):
-        # A mean divides by a length. The length's graph has copies of variables, so fold it to a constant.
+        # A mean divides by a length. Fold the length to a constant, since its graph contains copies of variables.
         (folded,) = constant_fold([inputs[1]], raise_not_constant=False)
         divisor = inputs[1] if isinstance(folded, Variable) else folded
         if not sources.isdisjoint(ancestors([divisor] if isinstance(divisor, Variable) else [])):
@@ -580,7 +579,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
 def _term(
     value: TensorVariable, lifted: Lifted, sources: frozenset[Variable], stop: Collection[Variable]
 ) -> _Term | None:
-    """Return an array as a log density of rows; None if a row depends on several Gaussian arguments."""
+    """Return an array as a term: a log density of rows; None if a row depends on several Gaussian arguments."""
     if value.ndim > 1:
         shape = known_shape(value)
         if None in shape:
@@ -599,16 +598,16 @@ def _term(
 def row_density(
     value: TensorVariable, arguments: Sequence[TensorVariable], stop: Collection[Variable]
 ) -> tuple["_Density", list[TensorVariable]] | None:
-    """Return the log density of rows, and its parameters; None if rows are dependent.
+    """Return the log density of rows as a function, and its parameters; None if a row depends on other rows.
 
     Parameters
     ----------
     value : TensorVariable, shape (n,) or ()
         Log density.
     arguments : sequence of TensorVariable
-        Variables of the density, which become its first parameters.
+        Variables of the density. They become its first parameters.
     stop : collection of Variable
-        Random variables, which become parameters.
+        Random variables. They become parameters as well.
     """
     # Random variables and data become parameters, so that the density does not contain them.
     leaves = [each for each in ancestors([value], blockers=[*arguments, *stop]) if each in stop]
@@ -635,9 +634,9 @@ def _length(variable: TensorVariable, axis: int) -> int:
 
 
 def with_float_bounds(model: pm.Model) -> pm.Model:
-    """Return a model whose bounds are floats if differences of small integers overflow; else the model itself.
+    """Return a model with bounds as floats if differences of small integers overflow; else the model itself.
 
-    PyMC computes 100 − (−100) in int8 for `pm.Uniform("b", -100, 100)`, so that its density is NaN.
+    For `pm.Uniform("b", -100, 100)` PyMC computes 100 − (−100) in int8, and the density is NaN.
     """
     new: dict[Variable, TensorVariable] = {}
     for rv in model.free_RVs:
