@@ -1,6 +1,6 @@
-"""Expressions of a model as t + T z + Σ A g, with standard normals z, and values g of separate processes.
+"""Affine form t + T z + Σ A g of expressions of a model, for standard normals z and values g of separate processes.
 
-T is a graph, or its entries are computed from values of the expressions along few directions of z, called probes. If a
+T is a graph, or a matrix that is computed from values of the expressions along few directions of z, called probes. If a
 value depends on a single entry of z, three probes find this entry and its coefficient. Probes of random subsets of z
 find the coefficients of values that depend on a few entries. Each remaining entry of z needs a separate probe.
 """
@@ -29,53 +29,53 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.processes.process_functions import MovedSum
 from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_from_entries
 
-# Largest relative difference between coefficients of standard normals that counts as rounding.
+# A smaller relative difference between coefficients of standard normals counts as a rounding error.
 COEFFICIENT_TOLERANCE = 1e-9
-# Seed of the noise probe. It differs from the seed of the point at which probes are evaluated.
+# Seed of the probe of noise. The point at which probes are evaluated has another seed.
 _PROBE_SEED = 2
-# Default for the largest number of coefficients with separate probes.
+# By default, at most this number of entries of z has separate probes.
 _ONE_BY_ONE = 64
-# Number of random subsets into which coefficients are split.
+# A random split divides the entries of z into this number of subsets.
 _PARTS = 8
-# Number of random splits. Four coefficients of a value remain unidentified with probability 1e-7.
+# Largest number of random splits. A value with four entries of z then stays unidentified with probability 1e-7.
 _ROUNDS = 30
-# Largest share of unidentified values after a split. It is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
+# Splits stop if a larger share of values is unidentified after the first split: 0.59 for four entries, 0.79 for five.
 _TOO_MANY = 0.7
-# Largest length of a last axis whose positions are probed separately.
+# Positions along a last axis of at most this length are probed separately.
 _SIDE_BY_SIDE = 8
-# Largest number of values, or of entries of directions, in memory (32 MB).
+# At most this number of values, or of entries of directions, is in memory (32 MB).
 _AT_ONCE = 4_000_000
-# Number of directions in the first call, which determines the number of values.
+# Number of directions in the first call. This call returns the number of values.
 _AT_FIRST = 12
 
 type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 """Rows, positions and values of nonzero coefficients."""
 
 type Blocks = Sequence[tuple[int, ...]]
-"""Shapes of variables whose entries, one after another, form a vector x."""
+"""Shapes of variables. Their concatenated entries form a vector x."""
 
 type Linear = Callable[[Array], Array]
-"""Function from directions (s, q) to values (s, m) of a linear function along the directions."""
+"""Linear function from directions (s, q) to values (s, m), one row for each direction."""
 
 
 @lru_cache(maxsize=8)
 def probes(shape: tuple[int, ...]) -> Array:
-    """Return three arrays of process values that identify the entry of each row: constant 1; 1, 2, 3, …; noise."""
+    """Return three probes (3, *shape): ones; 1, 2, 3, …; noise. They identify the entry on which a row depends."""
     coded = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
     found = np.stack([np.ones(shape), coded, np.random.default_rng(_PROBE_SEED).standard_normal(shape)])
-    found.flags.writeable = False  # The cache returns this array again.
+    found.flags.writeable = False  # The cache returns the same array to all callers.
     return found
 
 
 def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the index of the value that each row selects, and a mask of rows that depend on at most one value.
+    """Return the index of the entry that each row selects, and a mask of rows that depend on at most one entry.
 
     Parameters
     ----------
     changes : sequence of array
-        Changes of the rows caused by the three `probes`, in one shape.
+        Changes of the rows due to the three `probes`, arrays of equal shape.
     shape : tuple of int
-        Shape of the values.
+        Shape of the variable with these entries.
     """
     coefficient, coded, noise = changes
     none = coefficient == 0.0
@@ -88,7 +88,7 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
 
 
 def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entries | None:
-    """Return the coefficients T (m, q) of a linear function; None if more than `most` need separate probes."""
+    """Return the coefficients T (m, q) of a linear function; None if more than `most` columns need separate probes."""
     moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in blocks)])
     every = np.arange(q)
@@ -128,14 +128,14 @@ def every_entry(linear: Linear, blocks: Blocks) -> Entries:
 
 
 def in_full(slopes: Array) -> Entries:
-    """Return slopes (q, ...) as coefficients (m, q), with zeros stored."""
+    """Return slopes (q, ...) as coefficients (m, q). Zeros are stored as well."""
     q = len(slopes)
     values = np.ascontiguousarray(slopes.reshape(q, -1).T)
     return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
 
 
 def coefficients_of(linear: Linear, blocks: Blocks, functions: int) -> Coefficients:
-    """Return the coefficients (cn, q) of c functions at n rows, in a form suited to their number of entries."""
+    """Return the coefficients (cn, q) of c functions at n rows. The storage depends on the number of entries."""
     q = sum(int(np.prod(shape)) for shape in blocks)
     found = entries_of(linear, blocks, most=q)
     assert found is not None
@@ -167,22 +167,22 @@ class _Moved:
 
 
 class _Taken(NamedTuple):
-    """Values (m,) that depend on at most a single coefficient, with the index and the factor of the coefficient."""
+    """Dependence of m values on some entries of z: whether on at most one entry, its index, and its coefficient."""
 
     alone: NDArray[np.bool_]
     places: NDArray[np.int64]
     coefficients: Array
     moved: NDArray[np.bool_]
-    """Mask of values that depend on any of the coefficients."""
+    """Mask (m,): whether a value depends on any of these entries."""
 
     def entries(self, wanted: NDArray[np.bool_]) -> _Entries:
-        """Return the nonzero entries of the values in the mask `wanted`."""
+        """Return the nonzero coefficients of the values in the mask `wanted` (m,)."""
         here = np.flatnonzero(wanted & (self.coefficients != 0.0))
         return here, self.places[here], self.coefficients[here]
 
 
 def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
-    """Return for each array of coefficient positions in `parts` the values that depend on these coefficients."""
+    """Return the dependence of all values on the entries of z at each array of positions in `parts`."""
     directions = np.zeros((len(parts), 3, q))
     for own, places in zip(directions, parts, strict=True):
         own[:, places] = probes(places.shape)
@@ -196,10 +196,9 @@ def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_T
 
 
 def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | None:
-    """Return the entries of values with at most four coefficients; None if many values have more coefficients.
+    """Return the coefficients of values that depend on at most four entries of z; None if many values depend on more.
 
-    The coefficients are repeatedly split into random subsets, until each coefficient of a value is in a different
-    subset.
+    The entries are repeatedly split into random subsets. A value is identified if its entries are in separate subsets.
     """
     rng = np.random.default_rng(SEED)
     found: list[_Entries] = []
@@ -222,14 +221,14 @@ def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | Non
 
 
 def _units(places: NDArray[np.int64], q: int) -> Array:
-    """Return unit vectors (s, q) for these positions."""
+    """Return unit vectors (s, q) with 1 at these positions (s,)."""
     found = np.zeros((len(places), q))
     found[np.arange(len(places)), places] = 1.0
     return found
 
 
 def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
-    """Return entries (rows, k). Rows with fewer entries are padded by zeros at their first position."""
+    """Return coefficients as k entries for each row. Rows with fewer entries are padded by zeros."""
     row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
     order = np.argsort(row * q + place, kind="stable")
     row, place, value = row[order], place[order].astype(np.int64), value[order]
@@ -244,7 +243,7 @@ def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
 
 
 def at_common_places(entries: Entries, functions: int) -> Entries:
-    """Return coefficients (cn, k) of c functions at n points, with the same columns for all functions of a point."""
+    """Return k entries for each of c functions at n points. All functions of a point have the same positions."""
     q, cells = entries.q, entries.cells.reshape(functions, -1, entries.cells.shape[1])
     values = entries.values.reshape(cells.shape)
     function, row, own = np.nonzero(values)
@@ -259,17 +258,17 @@ def at_common_places(entries: Entries, functions: int) -> Entries:
 
 
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
-    """Return the random variables that graphs depend on, each mapped to itself, as replacements.
+    """Return replacements that map each random variable in the graphs to itself.
 
-    If a replacement changes data that determine the size of a random variable, PyTensor copies the variable. The copy
-    would not be a variable of the model, and would be drawn again.
+    Replaced data can determine the size of a random variable. PyTensor would then copy this variable. The copy would
+    not be a variable of the model, and would be drawn again.
     """
     found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     return {v: v for v in found if v.name is not None}
 
 
 class InNormals(Protocol):
-    """Protocol of expressions as functions of q standard normals or other coefficients; see `EffectSum`."""
+    """Protocol of a sum, with expressions as functions of q standard normals or other coefficients; see `EffectSum`."""
 
     @property
     def model(self) -> pm.Model:
@@ -309,22 +308,22 @@ class AffineValues(NamedTuple):
     slopes: dict[str, Array]
     """Coefficients T by name, (q, ...)."""
     noise: dict[str, Array]
-    """Variances of ε by name: variances of processes at new inputs, given their values at inputs of the model."""
+    """Variances of ε by name. They are variances of processes at new inputs, given values at inputs of the model."""
     axes: dict[str, int]
-    """Axis of each variable that runs over the new rows."""
+    """Axis of the new rows in each variable, by name."""
 
 
 def _replaced(value: TensorVariable, by: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a value in double precision after these replacements."""
+    """Return the graph of `value` in double precision after the replacements `by`."""
     return graph_replace([value.astype("float64")], {**kept_random([value]), **by}, strict=False)[0]
 
 
 class ValueTaken(NamedTuple):
-    """The value of a process output that each entry of an expression selects, with its coefficient."""
+    """The value of a process output that each entry of an expression selects, and its coefficient."""
 
     coefficients: Array
     cells: NDArray[np.int64]
-    """Point of the process whose value each entry selects."""
+    """Index of the selected point of the process, for each entry."""
     alone: bool
     """Whether each entry selects at most one value."""
 
@@ -336,7 +335,7 @@ class Affine(NamedTuple):
     slopes: dict[str, Array]
     """Changes T d of the expressions along s directions d, by name, (s, ...)."""
     taken: dict[str, list[list[ValueTaken]]]
-    """Coefficients A of process values by name, for each output of each separate process."""
+    """Coefficients A of process values by name: a list for each separate process, with an item for each output."""
     inputs: list[Array]
     """Inputs of each separate process, (m, d)."""
 
@@ -357,11 +356,11 @@ def at_inputs(
     *,
     seen: bool = False,
 ) -> ByValues:
-    """Return a function that computes expressions at new inputs x, which replace the array `own`.
+    """Return a function that computes expressions at new inputs x. They replace the array `own` in the graphs.
 
     `axis` returns the axis of rows of an expression. `what` is the name of the expressions in messages, a plural. `gps`
-    are the makers of the processes `moved`. A CannotSplitError is raised if an expression cannot be computed at x. A
-    ValueError is raised if an expression combines rows of a process.
+    are the `pm.gp` objects of the processes `moved`. Raise a CannotSplitError if an expression cannot be computed at x,
+    and a ValueError if an expression combines rows of a process.
     """
     makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
     sums = MovedSum(own, moved, prior.model.basic_RVs, x)
@@ -384,7 +383,7 @@ def at_inputs(
 
 
 class AffineMap:
-    """Function that returns expressions of a model as t + T z + Σ A g, given hyperparameters and data.
+    """Function of hyperparameters and data that returns expressions of a model in the form t + T z + Σ A g.
 
     Parameters
     ----------
@@ -394,18 +393,18 @@ class AffineMap:
     data : mapping
         Data of the model → their replacements.
     moved : sequence of LatentGP
-        Processes with separate terms A g. The values of a process are g plus its mean.
+        Processes with separate terms A g. The values of a process are g plus the mean of the process.
     given : sequence of TensorVariable
-        Variables in the replacements whose values are arguments of each call.
+        Variables in the replacements. Each call has their values as arguments.
     inputs : sequence of TensorVariable
         Inputs of the separate processes.
     by : callable, optional
-        Function that returns the expressions in order, given z and g of each process by its latent values. The default
-        is `prior.by_normals`.
+        Function of z, and of g of each process by latent values. It returns the expressions in order. The default is
+        `prior.by_normals`.
     seen : bool
         Whether expressions may differ by a shift that the likelihood ignores.
     size : int, optional
-        Number of coefficients, if `by` takes other coefficients than standard normals.
+        Number of coefficients, if `by` has other arguments than standard normals.
     """
 
     def __init__(
@@ -456,7 +455,7 @@ class AffineMap:
 
     @cached_property
     def _function(self) -> AtPoint:
-        """The function of the values of `given` and of directions."""
+        """Compiled function of values of `given` and of directions. It returns t, slopes and inputs."""
         units = pt.matrix("units", shape=(None, self.n_normals), dtype="float64")
         along = [units, *(pt.tensor(dtype="float64", shape=(None, *v.type.shape)) for v in self.symbols[1:])]
         graphs = [each for name in self.names for each in self.graphs(name, along)]
@@ -467,8 +466,8 @@ class AffineMap:
     ) -> Affine:
         """Return the expressions for values of the value variables and of the variables `given`.
 
-        `lengths` are the numbers of points of the separate processes. T is computed along `units` (s, q), by default in
-        full.
+        `lengths` are the numbers of points of the separate processes. T is computed along directions `units` (s, q), by
+        default along all unit vectors.
         """
         shapes = [(*latent.f.type.shape[:-1], n) for latent, n in zip(self.moved, lengths, strict=True)]
         every = np.eye(self.n_normals) if units is None else units
@@ -488,8 +487,8 @@ class AffineMap:
     def at(self, point: PointType, z: Array, g: Sequence[Array] = (), given: Sequence[Any] = ()) -> list[Array]:
         """Return the values of the expressions at z (q,) and g.
 
-        If the function of slopes is compiled, it is used. Otherwise a function of values is compiled, which takes less
-        time.
+        A function of slopes is used if it is already compiled. Otherwise a function of values is compiled, since this
+        takes less time.
         """
         if "_function" in self.__dict__ and not g:
             found = self(point, given, units=z[None])
@@ -506,7 +505,7 @@ class AffineMap:
     ) -> tuple[Array, Linear]:
         """Return t of an expression, and a function that computes T along directions (s, q).
 
-        `spread` maps slopes (s, ...) of the expression to an array whose flattened rows are its values (s, m).
+        `spread` maps slopes (s, ...) of the expression to an array (s, ...). Its flattened rows are the values (s, m).
         `lengths` are the numbers of points of the separate processes.
         """
         place = self.names.index(name)
@@ -532,14 +531,14 @@ class AffineMap:
         others: Mapping[TensorVariable, Any],
         n: int,
     ) -> None:
-        """Raise an error if entries of an expression along an axis depend on other rows.
+        """Raise an error if entries of an expression along an axis depend on data of other rows.
 
         Parameters
         ----------
         what : str
             Name of the values in messages, a plural.
         name : str or int
-            Name of the expression, or index of a process whose inputs are checked instead.
+            Name of an expression, or index of a process. The inputs of a process are then checked.
         axis : int or None
             Axis of rows; None if all rows have the same values.
         point : dict
@@ -571,7 +570,7 @@ class AffineMap:
 
 
 def _of_each_output(shape: tuple[int, ...]) -> Array:
-    """Return `probes` for each output of a process, where all other outputs are 0, (3 outputs, ...)."""
+    """Return three `probes` for each output of a process, (3 outputs, ...). All other outputs of a probe are 0."""
     every = probes(shape)
     if len(shape) == 1:
         return every
@@ -579,7 +578,7 @@ def _of_each_output(shape: tuple[int, ...]) -> Array:
 
 
 def _value_taken(changes: Array, shape: tuple[int, ...]) -> list[ValueTaken]:
-    """Return the selected value for each output of a process, from the changes caused by its probes."""
+    """Return the selected values for each output of a process, from changes due to its probes."""
     found = []
     for own in np.asarray(changes).reshape(-1, 3, *np.shape(changes)[1:]):
         cells, alone = cells_by_probes(own, shape)

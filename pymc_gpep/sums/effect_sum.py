@@ -1,7 +1,7 @@
-"""Sums of effects at the rows of the data: f = m + J z with independent standard normals z.
+"""Sums of effects at the rows of the data: f = m + J z with means m, coefficients J and standard normals z.
 
-In the graph, each integrated variable is replaced by its recipe, a function of standard normals. A Gaussian process
-among the terms is represented by its covariance, so the evidence needs no factor of the covariance.
+Each integrated variable in the graph is replaced by its recipe, a function of standard normals. A Gaussian process
+among the terms is represented by its covariance. So the evidence needs no matrix root of this covariance.
 """
 
 from abc import abstractmethod
@@ -39,13 +39,13 @@ from pymc_gpep.sums.affine_map import AffineMap, AffineValues, kept_random
 from pymc_gpep.sums.row_parts import MovedProcess, PartsMap, ProcessTerm, RowParts
 from pymc_gpep.univariate.prior_factor import is_factor
 
-_MANY = 300  # Number of rows below which a dense matrix is cheap.
-_WIDE = 100.0  # Prior standard deviation whose square makes a dense matrix inaccurate.
+_MANY = 300  # With fewer rows a dense covariance matrix is cheap.
+_WIDE = 100.0  # A larger prior standard deviation makes a dense covariance matrix inaccurate.
 
 
 @dataclass(frozen=True, eq=False)
 class _Alone(GPModel):
-    """Prior that consists of one process of a sum, with the hyperparameters of the sum."""
+    """Prior of a single process of a sum. It has the hyperparameters of the sum."""
 
     whole: LatentPrior
 
@@ -75,14 +75,14 @@ class EffectSum(LatentPrior):
     kept : dict of TensorVariable to str
         Gaussian variables that stay hyperparameters → the reason.
     owner : array (q,)
-        Index of the latent function that each standard normal contributes to.
+        Index of the latent function to which each standard normal contributes.
     terms : tuple of ProcessTerm
         Gaussian processes as terms of the latent functions.
     seen : dict of TensorVariable to Recipe
-        Recipes that replace entries of `recipes` in the argument. They leave out a shift that is common to all
-        functions of a point, because the likelihood ignores it. Without the shift the functions are independent.
+        Recipes that replace entries of `recipes` in the argument. They leave out a common shift of all functions of a
+        point, because the likelihood ignores this shift. Without the shift the functions are independent.
     alone : tuple of LatentGP
-        The processes if latent functions are processes and all other effects are in their means; else empty.
+        The processes, if latent functions are processes and all other effects are in the means; else empty.
     everywhere : TensorVariable or None
         Argument at all rows of the data, if some rows have no response.
     fitted : array (n,) or None
@@ -181,7 +181,7 @@ class EffectSum(LatentPrior):
         """Means of integrated variables that are not processes."""
         return [mean for each in self.recipes.values() for mean in each.means]
 
-    # Standard normals are ordered by recipe, then by process.
+    # Standard normals of recipes come first, then standard normals of processes.
 
     @property
     def n_plain(self) -> int:
@@ -195,7 +195,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """Slice of each integrated variable, and of each process, in the vector of standard normals."""
+        """Slices of the vector of standard normals, by integrated variable and by latent values of a process."""
         variables = [*self.recipes, *(latent.f for latent in self.processes)]
         ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
         return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
@@ -207,17 +207,17 @@ class EffectSum(LatentPrior):
 
     @property
     def flat_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables with a flat prior, or whose start has a flat prior."""
+        """Integrated variables with a flat prior, or with a flat prior of their start."""
         return tuple(v for v, each in self.recipes.items() if each.flat)
 
     @property
     def bounded_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated uniform variables whose bounds are ignored."""
+        """Uniform variables that are integrated out without their bounds."""
         return tuple(v for v, each in self.recipes.items() if each.bounded)
 
     @cached_property
     def _flat_rows(self) -> BoundForm:
-        """Return a maker of `RowPrior` with the positions of flat priors."""
+        """Function that makes a `RowPrior` with the positions of flat priors."""
         return BoundForm(RowPrior, RowStructure(flat=self.flat))
 
     def by_normals(
@@ -249,7 +249,7 @@ class EffectSum(LatentPrior):
     ) -> tuple[TensorVariable, TensorVariable | None]:
         """Return centred values of a process as a function of z, and the standard normals of the process, if any."""
         own = z[self.places[latent.f]].reshape(shape)
-        return own @ cholesky(latent.cov).T, own  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
+        return own @ cholesky(latent.cov).T, own  # Rows are outputs, so L z becomes zᵀ Lᵀ.
 
     def by_parts(
         self,
@@ -260,9 +260,9 @@ class EffectSum(LatentPrior):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return `outputs` as functions of the effects' standard normals z and of centred `values` of all processes.
+        """Return `outputs` as functions of standard normals z of the effects, and of centred `values` of all processes.
 
-        `free` maps free variables of processes to their values. If `seen`, recipes in `self.seen` are used.
+        `free` maps free variables of processes to their values. With `seen`, recipes in `self.seen` are used.
         """
         processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
         place = {rv: i for i, rv in enumerate(self.model.free_RVs)}
@@ -280,12 +280,12 @@ class EffectSum(LatentPrior):
         return _replaced(outputs, {**made, **(free or {})})
 
     def processes_behind(self, outputs: Sequence[TensorVariable]) -> list[LatentGP]:
-        """Return the processes that expressions depend on, also through means."""
+        """Return the processes on which expressions depend, also through means."""
         behind = set(ancestors(outputs))
         return [latent for latent in self.processes if latent.f in behind]
 
     def data_behind(self, outputs: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
-        """Return the data of the model that expressions depend on, by name."""
+        """Return the data of the model on which expressions depend, by name."""
         return known_data(self.model, self.by_normals(outputs, pt.zeros(self.n_normals)))
 
     def of_process(self, i: int, values: TensorVariable) -> TensorVariable:
@@ -297,9 +297,9 @@ class EffectSum(LatentPrior):
         return self.shaped(moved - still, self.n_points)
 
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
-        """Return the argument's values at points as (c, n).
+        """Return values of the argument at n points, as a graph (c, n).
 
-        If `batched`, the first axis contains directions, and becomes the last axis.
+        If `batched`, the first axis is an axis of directions. It becomes the last axis.
         """
         wanted = 1 + self.by_class
         own = values.ndim - batched
@@ -312,9 +312,9 @@ class EffectSum(LatentPrior):
         return spread.T if self.by_class else spread[None]
 
     def by_function(self, values: NDArray[Any], n_points: int, batched: bool = False) -> NDArray[Any]:
-        """Return the argument's values at points as (c, n).
+        """Return values of the argument at n points, as an array (c, n).
 
-        If `batched`, the first axis contains directions, and the result is (s, c, n).
+        If `batched`, the first axis is an axis of s directions, and the result is (s, c, n).
         """
         first, own = np.shape(values)[:batched], np.shape(values)[batched:]
         shape = (n_points, self.n_functions)[: 1 + self.by_class]
@@ -370,7 +370,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def plain_map(self) -> AffineMap:
-        """Argument as a function of the effects' standard normals, with each process equal to its mean."""
+        """Argument as a function of the standard normals of effects. Each process is equal to its mean."""
 
         def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
             return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
@@ -398,7 +398,7 @@ class EffectSum(LatentPrior):
 
     @property
     def _few(self) -> bool:
-        """Whether rows of coefficients are preferred to a dense prior covariance."""
+        """Whether coefficients of rows are preferred to a dense prior covariance."""
         n, q = self.n_points, self.n_normals
         if n < 2 * q and not (n >= q and any(map(is_factor, self.model.observed_RVs))):
             return False
@@ -417,11 +417,11 @@ class EffectSum(LatentPrior):
         return None if parts is None else (BoundForm(RowPrior, RowStructure(parts.rows, self.flat)), parts.root[None])
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> PartsMap | None:
-        """Return the argument with these data as rows of parts; None if a dense covariance is preferred."""
+        """Return the argument in the form of parts, for these data; None if a dense covariance is preferred."""
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of fitted rows by parts; None if a dense matrix is better, or parts have many entries."""
+        """Return the coefficients of fitted rows in parts; None if a dense matrix is better, or parts are large."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 
@@ -471,7 +471,7 @@ def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variabl
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return positions along an axis, in a shape that broadcasts to `shape`."""
+    """Return positions 0, 1, … along an axis, in a shape that broadcasts to `shape`."""
     return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 

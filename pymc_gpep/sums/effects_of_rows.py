@@ -1,4 +1,4 @@
-"""Coefficients of effects at selected rows, from the argument of the sum with the data of these rows."""
+"""Coefficients of effects at selected rows. The argument of the sum is computed from the data of these rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ from pymc_gpep.sums.affine_map import AffineMap
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 
-_CHECKED = 50  # Number of rows for the check that rows are independent.
+_CHECKED = 50  # The check that rows are independent uses this number of rows.
 _AXES = (1, 2)  # Numbers of axes that data over rows may have.
 
 _NEW_LEVELS = " To predict a new level, give the model a level without rows, as one more of its coords. Fit it again."
 
 
 class EffectsOfRows:
-    """Effects at rows of a table. Its columns are the inputs of the process, then all other data over rows.
+    """Effects at rows of a table. The columns are inputs of the process, then all other data with an axis of rows.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class EffectsOfRows:
     Attributes
     ----------
     leaves : list of Variable
-        Data with one entry for each row, without inputs of the process, in the order of the table's columns.
+        Data with one entry for each row, except inputs of the process, in the order of the columns.
     n_effects : int
         Number of standard normals of effects, p.
 
@@ -64,7 +64,7 @@ class EffectsOfRows:
         self._expressions = {"argument": whole.argument}
         self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
         self.leaves: list[TensorVariable] = []
-        # Data from which the process inputs are computed, or that equal the inputs.
+        # Data from which inputs of the process are computed, or data that are the inputs.
         self._own: list[TensorVariable] = []
         self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
         argument = self._argument(pt.zeros(self.n_effects))
@@ -122,18 +122,18 @@ class EffectsOfRows:
         return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
 
     def _argument(self, z: TensorVariable) -> TensorVariable:
-        """Return the argument, given standard normals z of effects. `_still` replaces the centred process."""
+        """Return the argument for standard normals z of effects, with `_still` in place of the centred process."""
         (made,) = self._whole.by_parts([self._whole.argument], z, [self._still], seen=True)
         return made
 
     def _map(self, x: TensorVariable) -> AffineMap:
-        """Return the argument at rows of a table (B, columns) as an affine function of the effects' normals."""
+        """Return the argument at rows x (B, columns) of a table, as an affine function of the normals of effects."""
         return AffineMap(
             self._whole, {"argument": self._whole.argument}, self._data, given=[x], by=partial(self._at, x)
         )
 
     def _at(self, x: TensorVariable, z: TensorVariable, g: Any) -> list[TensorVariable]:
-        """Return the argument at rows of a table, (B,), for these standard normals."""
+        """Return the argument (B,) at rows x (B, columns) of a table, for standard normals z."""
         d = self._inputs.shape[1]
         begin, there = d, {}
         for leaf, width in zip(self.leaves, self._widths, strict=True):
@@ -144,7 +144,7 @@ class EffectsOfRows:
         return [pt.broadcast_to(made.astype("float64"), (x.shape[0],))]
 
     def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-        """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
+        """Return graphs of the mean (1, B) and of the coefficients J (p, B) at rows x (B, columns) of a table."""
         mean, coefficients = self._map(x).graphs("argument", [pt.eye(self.n_effects)])
         return mean[None], coefficients
 
@@ -237,7 +237,7 @@ def _bare(mean: TensorVariable) -> TensorVariable:
 
 
 def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a graph with data replaced. The number of rows may differ from static shapes in the graph."""
+    """Return a graph with replaced data. The new number of rows may differ from static shapes in the graph."""
     made = dict(there)
     for node in toposort([output]):
         inputs = [made.get(v, v) for v in node.inputs]
@@ -257,6 +257,6 @@ def _wide(value: ArrayLike) -> Array:
 
 
 def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
-    """Return columns (B, width) in the dtype and shape of data of the model."""
+    """Return columns (B, width) of a table in the dtype and shape of the data `leaf`."""
     values = columns[:, 0] if leaf.ndim == 1 else pt.specify_shape(columns, (None, leaf.type.shape[1]))
     return pt.round(values).astype(leaf.dtype) if leaf.dtype.startswith(("int", "uint")) else values.astype(leaf.dtype)

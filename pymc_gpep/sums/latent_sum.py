@@ -1,4 +1,4 @@
-"""The prior of latent functions that are sums of effects: at fitted rows, at new rows, and for samplers."""
+"""Prior of latent functions that are sums of effects: at fitted rows, at new rows, and for samplers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -33,7 +33,7 @@ from pymc_gpep.sums.sum_values import SumValues, SumVariables
 
 
 class EffectsInMeans(PriorAtNewRows):
-    """Prior moments of Gaussian processes at new inputs, with integrated effects in their means.
+    """Prior moments of Gaussian processes at new inputs. Their means contain integrated effects.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ class EffectsInMeans(PriorAtNewRows):
 class EffectsAtNewRows(AtNewData):
     """Variables of a model at new data, as functions of the hyperparameters.
 
-    A Gaussian process is L z at its inputs in the model, and k*ᵀL⁻ᵀz plus noise at new inputs.
+    A Gaussian process is L z at its inputs in the model, with the Cholesky factor L of its covariance. At new inputs
+    it is k*ᵀL⁻ᵀz plus noise, where k* is the covariance of both sets of inputs.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ class EffectsAtNewRows(AtNewData):
         if made := {each.f for each in self._moved}.intersection(ancestors(means)):
             raise ValueError(f"Means of effects depend on {listing(made)}, which is unknown at new inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
-        self._unchecked = list(self._names)  # Names of variables whose rows were not yet checked for independence.
+        self._unchecked = list(self._names)  # Variables that still need the check for independent rows.
 
     @property
     def _called(self) -> str:
@@ -148,7 +149,7 @@ class EffectsAtNewRows(AtNewData):
     def _inputs_by(
         self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
     ) -> Array | None:
-        """Store new inputs in `given` if they are data of the model, and return None; else return them as an array."""
+        """Store new inputs x in `given` and return None if x replaces data of the model; else return x as an array."""
         if not behind:
             raise ValueError(
                 f"{self._called} depend on no Gaussian process. Give data={{...}} in place of Xnew, and declare the "
@@ -173,7 +174,7 @@ class EffectsAtNewRows(AtNewData):
 
     @cached_property
     def _affine(self) -> AffineMap:
-        """The variables at new data, with separate terms for processes at new inputs."""
+        """The variables at new data in affine form. Processes at new inputs have separate terms."""
         there, inputs, by = self._there, [each.inputs for each in self._processes], None
         if self._from_array:
             inputs, by = [there[XNEW]] * len(inputs), self._from_inputs(there[XNEW])
@@ -183,7 +184,7 @@ class EffectsAtNewRows(AtNewData):
 
     @cached_property
     def _covariances(self) -> AtPoint:
-        """Covariances of moved processes at their inputs in the model."""
+        """Function that computes covariances of processes at inputs of the model, for processes at new inputs."""
         functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
         return functions([latent.cov for latent in self._moved])
 
@@ -247,7 +248,7 @@ class EffectsAtNewRows(AtNewData):
         )
 
     def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
-        """Return slopes along all standard normals. They are 0 beyond the directions of `_units`."""
+        """Return slopes in all standard normals, given slopes along `_units`. All other slopes are 0."""
         if self._units is None:
             return slopes
         wide = {name: np.zeros((self._prior.n_normals, *each.shape[1:])) for name, each in slopes.items()}
@@ -256,13 +257,13 @@ class EffectsAtNewRows(AtNewData):
         return wide
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return coefficients, noise variances and positions (outputs, n) of standard normals, for process i at x."""
+        """Return coefficients and noise variances of process i at x, and positions (outputs, n) of its normals."""
         latent, cov = self._moved[i], self._covariances(point)[i]
         ahead, noise = by_own_normals(self._processes[i].moments, cov, point, x)
         return ahead, noise, normals_by_output(self._prior, latent, cov)
 
     def _axis_of(self, name: str, values: Array) -> int:
-        """Return the axis of a variable's values that runs over the new rows."""
+        """Return the axis of new rows in the values of a variable."""
         found = [axis for axis, size in enumerate(np.shape(values)) if size == self._length]
         if not found:
             raise ValueError(f"{name!r} does not depend on the data given. Leave Xnew and data out.")
@@ -270,7 +271,7 @@ class EffectsAtNewRows(AtNewData):
 
 
 def _axis(variable: TensorVariable, length: int) -> int:
-    """Return the axis of a variable that runs over rows of the model."""
+    """Return the axis of the rows of the model in a variable."""
     if variable.ndim == 1:
         return 0
     found = [axis for axis, size in enumerate(variable.type.shape) if size == length]
@@ -320,7 +321,7 @@ class SumInForm(LatentSum):
 
     @classmethod
     def made_of(cls, plain: LatentSum, **other: Any) -> Self:
-        """Return a sum in this form with the attributes of `plain`, except for the attributes in `other`."""
+        """Return a sum of this class. It has the attributes `other`, and all other attributes of `plain`."""
         return cls(**{each.name: getattr(plain, each.name) for each in fields(LatentSum)} | other, plain=plain)
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:

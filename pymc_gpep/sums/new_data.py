@@ -1,6 +1,6 @@
-"""Data of new rows as the user passes them, and the levels that an index in the data selects.
+"""Data of new rows as passed by the user, and the levels that an index in the data selects.
 
-The module is used for latent functions and for the likelihood.
+Predictions of latent functions and of likelihood parameters use this module.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,9 +46,9 @@ def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | No
 
 
 def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return a number for each level: a random combination of all entries that the data select for this level.
+    """Return a number for each level: a random combination of all entries that the index selects for this level.
 
-    Levels with equal numbers have equal entries. The result is None if data are also used other than as an index.
+    Levels with equal numbers have equal entries. The result is None if the data are not only an index.
     """
     if _read_otherwise(variable, outputs):
         return None
@@ -67,7 +67,7 @@ def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[T
 
 
 def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[Variable, int]]:
-    """Return the indices that the model computes from values of data, and the number of levels of each index."""
+    """Return each index that the model computes from the values of `variable`, with its number of levels."""
     found = []
     for source, axis, index in _gathers(outputs):
         shapes = {v for v in ancestors([index]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
@@ -79,7 +79,7 @@ def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> l
 def outside_levels(
     given: Mapping[SharedVariable, NDArray[Any]], outputs: Sequence[TensorVariable], data: Mapping[Variable, Variable]
 ) -> dict[SharedVariable, tuple[NDArray[np.bool_], int]]:
-    """Return for each index with new values out of range: the mask of these values, and the number of levels.
+    """Return a mask of values out of range, and the number of levels, for each index with such values.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def outside_levels(
                 moved = graph_replace([index], {**data, **there}, strict=False)
                 (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
             except (ValueError, IndexError, AssertionError):
-                continue  # The index cannot be computed: it needs further data, or depends on a hyperparameter.
+                continue  # The index needs further data, or depends on a hyperparameter.
             # If fitted rows have negative indices, negative indices count from the last level.
             wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
             if wrong.any():
@@ -144,7 +144,7 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
 
 
 def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
-    """Return the arrays from which entries are selected, the axes, and the indices."""
+    """Return the selections in the graphs: array, indexed axis, and index."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
@@ -161,7 +161,7 @@ def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tup
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
-    """Return whether outputs also use data other than as an index."""
+    """Return whether outputs use the data `variable` other than as an index."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -178,7 +178,7 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
 
 
 def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
-    """Return whether outputs depend on target variables other than by entries that the index `variable` selects."""
+    """Return whether outputs depend on `targets` in another way than by entries that the index `variable` selects."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -195,7 +195,7 @@ def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: 
 
 
 def _shape(variable: TensorVariable) -> tuple[int, ...]:
-    """Return the shape of a variable, which may not depend on values of random variables."""
+    """Return the shape of a variable. The shape must not depend on values of random variables."""
     random = [v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     random = [v for v in random if isinstance(v, TensorVariable)]
     shapes = get_symbolic_rv_shapes(random)
@@ -205,7 +205,7 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def _as_it_is(index: Variable) -> Variable:
-    """Return an index before changes of its dtype or axes."""
+    """Return the original index before casts and changes of axes."""
     while index.owner is not None:
         op = index.owner.op
         if not (is_elementwise(index, Cast) or isinstance(op, ViewOp | DimShuffle)):
@@ -215,14 +215,14 @@ def _as_it_is(index: Variable) -> Variable:
 
 
 def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
-    """Return the level that each standard normal belongs to; −1 if it belongs to no level, or to all levels.
+    """Return the level of each standard normal; −1 for a normal of no level, or of all levels.
 
     Parameters
     ----------
     name : str
-        Name of the data that are the index of levels.
+        Name of the index, for messages.
     mean : array (L,)
-        Prior means of the numbers `of_each_level`, for at least two levels.
+        Prior means of the numbers from `of_each_level`, for L ≥ 2 levels.
     rows : Entries
         Coefficients (L, q) of standard normals in these numbers.
 
@@ -263,7 +263,7 @@ def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorV
 
 
 XNEW = "Xnew"
-"""Name of process inputs that are an array in the model, and not data."""
+"""Name of inputs of a process if they are an array of the model, not data."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class NewData:
     Attributes
     ----------
     by_row : dict of str to array
-        Data with one entry for each row, by name. Process inputs that are not data are included.
+        Data with one entry for each row, by name, and inputs of processes that are not data.
     others : dict of str to array
         Data that all rows share, by name.
     n_rows : int
@@ -293,7 +293,7 @@ class NewData:
         return *self.by_row, *self.others
 
     def values(self, length: int) -> list[NDArray[Any]]:
-        """Return all data in the order of `names`. The last row is repeated up to `length` rows."""
+        """Return all data in the order of `names`. Data over rows have `length` rows, by repetition of the last row."""
         return [*(_repeated_rows(value, length) for value in self.by_row.values()), *self.others.values()]
 
     def __len__(self) -> int:
@@ -310,7 +310,7 @@ def _repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def repeated(rows: Any, count: int) -> Any:
-    """Return a single new row, repeated `count` times. Several rows and rows of the model do not change."""
+    """Repeat a single new row `count` times. Return several rows, and rows of the model, unchanged."""
     if len(rows) != 1 or count < 2 or isinstance(rows, RowsOfData):
         return rows
     if not isinstance(rows, NewData):
@@ -342,7 +342,7 @@ def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
 
 @dataclass(frozen=True)
 class RowsOfData:
-    """Selected rows of the model."""
+    """Rows of the model, selected by position."""
 
     positions: NDArray[np.int64]
 
@@ -354,13 +354,13 @@ class RowsOfData:
 
 
 class DataBehind:
-    """Data that expressions of a model depend on, with their values in the fit and at new rows.
+    """Data on which expressions of a model depend, with their values in the fit and at new rows.
 
     Parameters
     ----------
     model : pm.Model
     outputs : sequence of TensorVariable
-        Expressions, in which data may be an index of levels.
+        Expressions. Data may be an index of levels in these expressions.
     known : dict of str to SharedVariable
         The data, by name.
     data : mapping
@@ -368,9 +368,9 @@ class DataBehind:
     n_rows : int
         Number of fitted rows.
     every : bool
-        Whether all arrays have one entry for each new row. By default this holds only for arrays with `n_rows` rows.
+        Whether all arrays have an axis of rows. By default only arrays with `n_rows` rows have this axis.
     free : bool
-        Whether new data may differ from the fit in the length of every axis.
+        Whether each axis of new data may have another length than in the fit.
     """
 
     def __init__(
@@ -469,20 +469,20 @@ class DataBehind:
         return converted
 
     def outside(self, x: NewData) -> dict[str, tuple[NDArray[np.bool_], int]]:
-        """Return mask of new values out of range and number of levels, for each index by name; see `outside_levels`."""
+        """Return a mask of new values out of range, and the number of levels, for each index by name."""
         given = {self.known[name]: value for name, value in x.by_row.items() if name in self.known}
         found = outside_levels(given, self._outputs, self._data)
         return {str(variable.name): each for variable, each in found.items()}
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """Lengths of axes in the model."""
+        """Lengths of all axes of the data and of the expressions in the model."""
         coords = [len(values) for values in self._model.coords.values() if values is not None]
         static = [size for v in self._outputs for size in v.type.shape if size is not None]
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return the smallest length ≥ m that no axis has in the fit, so that axes of fixed length raise errors."""
+        """Return the smallest length ≥ m that is not the length of an axis in the fit. Fixed axes then raise errors."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:
@@ -502,7 +502,7 @@ class DataBehind:
     def apart(
         self, there: Mapping[str, TensorVariable], x: NewData
     ) -> tuple[dict[TensorVariable, NDArray[Any]], dict[TensorVariable, NDArray[Any]]]:
-        """Return two arguments of `check_rows_apart`: symbols over rows → fitted values, other symbols → new values.
+        """Return two dicts for `check_rows_apart`: symbols over rows → fitted values, other symbols → new values.
 
         Short arrays are repeated to the length of the longest array.
         """

@@ -1,11 +1,11 @@
 """Groups of rows that have the same latent value for all hyperparameters. Each group is one point of a fit.
 
-A walk reads a graph over rows down to the parts that depend on no random variable. All operations in between map row i
-of their inputs to row i of their result. So if two rows have the same numbers in these parts, they are equal for all
-hyperparameters and effects. For an index, equal rows of the indexed variable are found in the same way.
+A walk visits the graph of the latent values, from the result to parts without random variables. Each operation on the
+way must map row i of its inputs to row i of its result. Two rows with equal numbers in all these parts are then equal
+for all hyperparameters and effects. For an index, equal rows of the indexed variable are found in the same way.
 
-EP approximates one factor for each point. For a group this is the product of the factors of its rows. So means and
-evidence are more accurate than with one factor for each row, and a group costs as much as a row.
+EP approximates one factor for each point. The factor of a group is the product of the factors of its rows. So means and
+evidence are more accurate than with one factor for each row. A group takes as much time as a row.
 
 Only methods on all rows together use groups. Methods with inducing inputs, active rows or batches, samplers, several
 latent functions, and marginal models with `pm.Data` have one point for each row.
@@ -54,7 +54,7 @@ type Ids = NDArray[np.int64]
 
 
 def combined(*each: Ids) -> Ids:
-    """Return group numbers (n,) of rows that are equal in all these group numbers."""
+    """Return group numbers (n,) for several arrays of group numbers: rows of a group are equal in all arrays."""
     found = np.zeros(len(each[0]), np.int64)
     for own in each:
         _, found = np.unique(found * (int(own.max(initial=0)) + 1) + own, return_inverse=True)
@@ -62,7 +62,7 @@ def combined(*each: Ids) -> Ids:
 
 
 def equal_rows(values: NDArray[Any]) -> Ids:
-    """Return group numbers (n,) of equal rows of an array (n, ...)."""
+    """Return group numbers (n,) of the rows of an array (n, ...). Equal rows have equal numbers."""
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     if flat.shape[1] == 1:
         return np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1]
@@ -76,11 +76,11 @@ def equal_rows(values: NDArray[Any]) -> Ids:
     return np.unique(wide, axis=0, return_inverse=True)[1].ravel()
 
 
-_NO_NOISE = 1e-5  # Largest jitter that counts as rounding. A larger jitter is noise of each row.
+_NO_NOISE = 1e-5  # A larger jitter counts as noise of each row.
 
 
 class RowsOfGraph(Walk):
-    """A walk that finds equal rows of a graph, or returns the graph at selected rows.
+    """A walk over a graph that finds equal rows, or returns the graph at selected rows.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class RowsOfGraph(Walk):
         self._found: list[Ids] = []
 
     def alike(self, variable: TensorVariable, axis: int) -> Ids:
-        """Return group numbers (n,) of the equal rows of a variable.
+        """Return group numbers (n,) of the rows of a variable. Equal rows have equal numbers.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class RowsOfGraph(Walk):
         return RowsOfGraph(list(self._stop), self._processes, self._data, n, at)
 
     def _value(self, variable: Variable) -> Any:
-        """Return the value of a variable that depends on random variables at most through their shapes."""
+        """Return the value of a variable. It may depend on shapes of random variables, but not on their values."""
         (known,) = graph_replace([variable], dict(self._data), strict=False)
         if isinstance(known, Constant):
             return known.data
@@ -185,7 +185,7 @@ class RowsOfGraph(Walk):
         return super()._make(variable, roles)
 
     def _of_data(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
-        """Return data at rows. A matrix over pairs of rows is rebuilt from its inputs, to avoid rounding errors."""
+        """Return data at the selected rows. A matrix over pairs of rows is rebuilt, to avoid rounding errors."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) > 1 and variable.owner is not None:
             try:
@@ -198,7 +198,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.constant(value))
 
     def _leaf(self, value: Any, axis: int) -> Any:
-        """Return an array at the selected rows, or record its equal rows."""
+        """Return an array at the selected rows. Without selected rows, record the equal rows of the array."""
         value = np.asarray(value)
         if value.shape[axis] != self._n:
             raise CannotSplitError(f"has {value.shape[axis]} numbers for {self._n} rows")
@@ -211,9 +211,9 @@ class RowsOfGraph(Walk):
         self._found = [combined(*self._found, ids)]
 
     def _of_random(self, variable: TensorVariable, axis: int) -> TensorVariable:
-        """Return a random variable at rows.
+        """Return a random variable at the selected rows, or record its equal rows.
 
-        Rows of a process are equal at equal inputs; all other rows are distinct.
+        Rows of a process are equal at equal inputs. All other rows are distinct.
         """
         if self._at is not None:
             return cast(TensorVariable, variable[(*[slice(None)] * axis, self._at)])
@@ -222,7 +222,7 @@ class RowsOfGraph(Walk):
         return variable
 
     def _inputs_of(self, latent: LatentGP) -> Ids:
-        """Return group numbers (n,) of points of a process with equal values."""
+        """Return group numbers (n,) of the points of a process. Points with equal values have equal numbers."""
         other = self._other(self._n, None)
         if jitter_of(latent) > _NO_NOISE:
             return np.arange(self._n)
@@ -236,11 +236,11 @@ class RowsOfGraph(Walk):
 
     @property
     def ids(self) -> Ids:
-        """Group numbers (n,) of rows that are equal in all variables recorded so far."""
+        """Group numbers (n,) of the rows. Rows of a group are equal in all variables recorded so far."""
         return combined(*self._found) if self._found else np.zeros(self._n, np.int64)
 
     def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
-        """Return a join along the axis of rows, where each part contributes a block of rows."""
+        """Return a join of parts along the axis of rows. Each part is a block of rows."""
         lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
         ends = np.cumsum([0, *lengths])
         if ends[-1] != self._n:
@@ -258,7 +258,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.join(axis, *made))
 
     def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
-        """Return the product of a sparse matrix of data, with a matrix row for each row of the fit, and a variable."""
+        """Return the product of a sparse matrix and a variable. The matrix is data with a row for each fitted row."""
         value = sp.csr_matrix(self._value_of_sparse(matrix))
         if value.shape[0] != self._n:
             raise CannotSplitError(f"has a sparse matrix of {value.shape[0]} rows for {self._n} rows")
@@ -289,7 +289,7 @@ class RowsOfGraph(Walk):
         raise CannotSplitError("multiplies by a sparse matrix that is not data")
 
     def _selected(self, op: Any, inputs: Sequence[Variable], roles: tuple[Role | None, ...]) -> TensorVariable | None:
-        """Return the rows of a variable that an index over rows selects, by group numbers; None for other indices."""
+        """Return the rows that an index over rows selects from a variable; None for other indices."""
         source, *tensors = inputs
         index, *others = indices_from_subtensor(tensors, op.idx_list)
         moves = [each for each in others if each != slice(None)]
@@ -309,18 +309,18 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, made[pt.constant(places)])
 
     def _length(self, variable: TensorVariable, axis: int) -> int:
-        """Return the length of an axis, which may not depend on values of random variables."""
+        """Return the length of an axis. It must not depend on values of random variables."""
         static = variable.type.shape[axis]
         if static is not None:
             return int(static)
         return int(self._value(variable.shape[axis]))
 
 
-_POINTS = 5  # Number of random points at which coefficients of rows are compared.
-_FEWEST_FINITE = 3  # Smallest number of points at which coefficients must be finite.
-_DISTANCE = 1.0  # Standard deviation of the points about the initial point, in unconstrained coordinates.
-_WASTE = 20  # Largest ratio of the number of parameters of groups to the number of parameters of rows.
-_SMALL = 1_000_000  # Number of parameters of groups up to which the ratio is ignored.
+_POINTS = 5  # Coefficients of rows are compared at this number of random points.
+_FEWEST_FINITE = 3  # Coefficients must be finite at this number of points or more.
+_DISTANCE = 1.0  # Standard deviation of these points about the initial point, in unconstrained coordinates.
+_WASTE = 20  # Groups are not used if their likelihood has this many times the parameters of the rows.
+_SMALL = 1_000_000  # Groups with fewer parameters are used with any ratio.
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +334,7 @@ class RowGroups:
     first : array (g,)
         First row of each group.
     alike : array (n,)
-        Group numbers of rows that have the same likelihood parameters for all hyperparameters.
+        Number of the parameter set of each row. Rows of a set have equal likelihood parameters.
     points : Grouped
         Likelihood, observations and parameters of the groups.
     """
@@ -365,7 +365,7 @@ class RowGroups:
         of : array (m,)
             Group of each of these rows. Each group has at least one row.
         briefly : bool
-            Whether the likelihood is evaluated only a few times, so that sufficient statistics do not save time.
+            Whether the likelihood is evaluated only a few times. Sufficient statistics then do not save time.
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
@@ -413,13 +413,13 @@ def row_groups(
 
 
 def _parts_of(likelihood: Likelihood, n: int) -> NDArray[np.int64]:
-    """Return for each row the number of its observed variable."""
+    """Return the index of the observed variable of each row, (n,)."""
     parts = getattr(likelihood, "parts", ())
     return likelihood.parameters[0].astype(np.int64) if parts else np.zeros(n, np.int64)
 
 
 def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return group numbers, renumbered in the order of the groups' first rows, and these first rows."""
+    """Renumber groups in the order of their first rows. Return the new numbers (n,), and the first rows."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)
@@ -441,7 +441,7 @@ class _Rows(ABC):
         self._all, self._data = prior, data
 
     def walk(self, at: NDArray[np.int64] | None = None) -> RowsOfGraph:
-        """Return a walk that finds equal rows, or a walk over selected rows."""
+        """Return a walk that finds equal rows, or a walk over the selected rows `at` (m,)."""
         prior = self._all
         processes = {latent.f: latent for latent in prior.processes}
         stop = [*prior.model.basic_RVs, *processes]
@@ -449,14 +449,14 @@ class _Rows(ABC):
 
     @abstractmethod
     def alike(self) -> NDArray[np.int64]:
-        """Return group numbers (n,) of rows with the same latent value."""
+        """Return group numbers (n,) of the rows. Rows of a group have the same latent value."""
 
     @abstractmethod
     def grouped(self, first: NDArray[np.int64]) -> LatentPrior:
-        """Return the prior of the first row of each group."""
+        """Return the prior at the first row of each group."""
 
     def at(self, variable: TensorVariable, roles: tuple[Role | None, ...], rows: NDArray[np.int64]) -> TensorVariable:
-        """Return a variable at these rows."""
+        """Return a variable at the rows `rows` (m,). `roles` mark its axes of rows."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) == 1 and variable.type.broadcastable[axes[0]]:
             whole = pt.broadcast_to(variable, (*variable.shape[: axes[0]], self._all.n_points))
@@ -494,7 +494,7 @@ class _RowsOfProcess(_Rows):
 
 
 class _RowsOfSum(_Rows):
-    """Rows of the argument of a sum."""
+    """Rows of a latent function that is a sum of effects."""
 
     def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, data)
@@ -512,7 +512,7 @@ class _RowsOfSum(_Rows):
             return self._by_values()
 
     def _by_values(self) -> NDArray[np.int64]:
-        """Return group numbers (n,) from coefficients at random points, for a graph that may combine rows."""
+        """Return group numbers (n,) from coefficients at random points, since the graph may combine rows."""
         prior = self._prior
         n, rng = prior.n_points, np.random.default_rng(SEED)
         z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")
@@ -545,5 +545,5 @@ class _RowsOfSum(_Rows):
 
 
 def _moved(prior: EffectSum, i: int, term: ProcessTerm) -> ProcessTerm:
-    """Return the term of the same process for another argument."""
+    """Return the term of process i for the argument of another prior."""
     return replace(term, linear=partial(prior.of_process, i), whole=False)

@@ -1,8 +1,8 @@
-"""Rows of a sum as products of data and parts, and Gaussian processes as terms of a sum.
+"""Coefficients of rows as products of data and parts, and Gaussian processes as terms of a sum.
 
-A part is a variable from which rows select entries, for example the values of a Gaussian process. It may also be a
-variable that is multiplied by a matrix of data. The coefficients A of rows do not depend on hyperparameters, so they
-are computed once. The matrix B of the parts is small.
+A sum is t + A B z with standard normals z. A part is a variable from which rows select entries, for example the values
+of a Gaussian process. It may also be a variable that is multiplied by a matrix of data. The coefficients A of rows do
+not depend on hyperparameters, so they are computed once. The matrix B of the parts is small.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,11 +55,11 @@ class ProcessTerm:
     linear : callable
         Contribution of the process to the latent functions.
     feeds : array (outputs,)
-        Index of the latent function that each output contributes to; −1 without a function.
+        Index of the latent function to which each output contributes; −1 without a function.
     selected : bool
-        Whether each row is a coefficient times a single value of the process.
+        Whether the contribution to each row is a coefficient times a single value of the process.
     whole : bool
-        Whether row i is exactly value i of the process, for all data of the model.
+        Whether row i is equal to value i of the process, for all data of the model.
     """
 
     latent: LatentGP
@@ -73,14 +73,14 @@ class ProcessTerm:
     def read(
         cls, latent: LatentGP, shape: tuple[int, ...], linear: Linear, given: list[Array], taken: NDArray[np.bool_]
     ) -> "ProcessTerm":
-        """Return the term of a process, from the changes of latent functions caused by `probes`.
+        """Return the term of a process, from changes of the latent functions due to `probes`.
 
         Parameters
         ----------
         given : list of array
             Changes of the latent functions, (c, n) each.
         taken : array (c, outputs)
-            Whether each output contributes to each function.
+            Whether an output contributes to a function.
         """
         coefficient = given[0]
         cells, alone = cells_by_probes(given, shape)
@@ -148,14 +148,14 @@ def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part: a variable times a scale, and its placeholder in the argument."""
+    """A part of an argument: a variable times a scale. A placeholder replaces the part in the argument."""
 
     value: TensorVariable
     place: TensorVariable
 
 
 class _Splitter:
-    """A function that replaces parts of an argument by placeholders.
+    """Function that replaces the parts of an argument by placeholders.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class _Splitter:
         self.parts: list[_Part] = []
 
     def __call__(self, variable: TensorVariable, scale: TensorVariable | None = None) -> TensorVariable:
-        """Return a variable times `scale` with placeholders for its parts. Terms without parts are not scaled."""
+        """Return a variable with placeholders for its parts times `scale`. Terms without parts are not scaled."""
         if not self._affinity.behind(variable):
             return variable
         key = variable, scale
@@ -203,16 +203,16 @@ class _Splitter:
 
 
 class RowParts(NamedTuple):
-    """The coefficients A of rows and the coefficients B of parts."""
+    """Coefficients of a sum t + A B z: A of the rows in parts, and B of the parts in standard normals z."""
 
     rows: Coefficients
     """Coefficients A of the parts, (cn, r)."""
     root: TensorVariable
-    """Coefficients B (r, q) of standard normals, in terms of the random variables of the model."""
+    """Graph of the coefficients B (r, q) of standard normals, with random variables of the model."""
 
 
 class PartsMap:
-    """An argument as t + A B z, with coefficients A (cn, r) of parts, and B (r, q) of standard normals in parts.
+    """An argument in the form t + A B z. Rows have coefficients A (cn, r) of parts, and parts B (r, q) of normals z.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class PartsMap:
     argument : TensorVariable
         Argument of the likelihood.
     spread : callable
-        Function of the argument's values along s directions, and of the number of rows. It returns an array (s, c, n).
+        Function of values of the argument along s directions, and of the number of rows n. It returns (s, c, n).
     data : mapping
         Data of the model → constants with their values in the fit.
     """
@@ -265,9 +265,9 @@ class PartsMap:
             ends = np.cumsum([0, *(int(np.prod(shape)) for shape in of_parts)]).tolist()
 
             def by_numbers(x: TensorVariable, g: Any) -> list[TensorVariable]:
-                """Return the argument as a function of the entries of all parts, (r,)."""
+                """Return the argument as a function of the entries x (r,) of all parts."""
                 places = zip(self._places, of_parts, pairwise(ends), strict=True)
-                # Shapes in the graph may depend on integrated variables, but not on their values.
+                # Shapes in the graph may depend on shapes of integrated variables, so zeros replace these variables.
                 made = {v: pt.zeros(v.type.shape, v.dtype) for v in self._prior.sources if None not in v.type.shape}
                 made |= {each: x[slice(*own)].reshape(shape).astype(each.dtype) for each, shape, own in places}
                 return graph_replace([self._linear], kept_random([self._linear]) | made, strict=False)
@@ -288,8 +288,8 @@ class PartsMap:
     def of_fit(self, n: int, most: int) -> RowParts | None:
         """Return the coefficients of the n fitted rows; None if parts have more than `most` entries.
 
-        None also if the argument is not t + A B z, for example if a different hyperparameter in each row multiplies an
-        effect.
+        Return None also if the argument is not t + A B z, for example if each row multiplies an effect by a different
+        hyperparameter.
         """
         rng = np.random.default_rng(SEED)
         point = self._by_normals.functions.nearby(rng)

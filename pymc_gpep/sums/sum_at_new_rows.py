@@ -1,7 +1,7 @@
-"""Sums of effects at new rows: the argument of the model with new data, which may have new levels.
+"""Sums of effects at new rows: the argument of the model with new data. New data may contain new levels.
 
-A level in new data that is not in the model gets the coefficients of a placeholder. The placeholder is a level of the
-model that the new row does not use otherwise.
+A new level is not in the model. It is replaced by a placeholder, a level of the model that the new row does not use
+otherwise. The standard normals of the placeholder then have the coefficients of the new level.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ from pymc_gpep.sums.row_parts import MovedProcess, PartsMap
 
 
 class NewLevels:
-    """Levels in new rows, with placeholders for levels that are not in the model.
+    """Levels in new rows. Placeholders replace levels that are not in the model.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class NewLevels:
     argument : TensorVariable
         Argument of the likelihood at all rows.
     known : dict of str to SharedVariable
-        Data of the model that the argument depends on, by name.
+        Data of the model on which the argument depends, by name.
     data : mapping
         Data of the model → constants with their values in the fit.
     blocks : sequence of tuple of int
@@ -70,10 +70,10 @@ class NewLevels:
     ) -> None:
         self._prior, self._argument, self._known, self._data, self._blocks = prior, argument, known, data, blocks
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, NDArray[np.int64]] = {}  # Name of an index → level of each standard normal.
+        self._owners: dict[str, NDArray[np.int64]] = {}  # Index name → levels of the standard normals.
 
     def count(self, name: str) -> int:
-        """Return the number of levels that data select; 0 if the data are not an index."""
+        """Return the number of levels of the index `name`; 0 if these data are not an index."""
         if name not in self._counts:
             self._counts[name] = levels_of(self._known[name], [self._argument]) or 0
         return self._counts[name]
@@ -81,7 +81,7 @@ class NewLevels:
     def unseen_levels(
         self, x: NewData, outside: Mapping[str, tuple[NDArray[np.bool_], int]], new_levels: bool
     ) -> dict[str, NDArray[np.bool_]]:
-        """Return masks of entries whose level is not in the model, by the name of the data.
+        """Return masks of entries with a level that is not in the model, by name of the index.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class NewLevels:
         return {name: where for name, (where, _) in outside.items()}
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
-        """Return the level of each standard normal, (q,), or −1. Raise an error if priors of levels differ."""
+        """Return the level of each standard normal, (q,), or −1. Raise an error if the priors of levels differ."""
         if name not in self._owners:
             prior = self._prior
             number = of_each_level(self._known[name], [self._argument])
@@ -116,7 +116,7 @@ class NewLevels:
         return self._owners[name]
 
     def _related(self, point: PointType, a: str, b: str) -> bool:
-        """Return whether two indices select from the same variable, where the first index has new levels."""
+        """Return whether the indices `a` and `b` select from the same variable. The index `a` has new levels."""
         if a == b:
             return True
         sources = self._prior.sources
@@ -140,9 +140,9 @@ class NewLevels:
         return bool(both.any())
 
     def resolved(self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NewData:
-        """Return rows in which placeholders replace new levels.
+        """Return rows with placeholders in place of new levels.
 
-        `used(a, b)` returns a mask (m,) of the rows of `a` that use placeholders of `b`.
+        `used(a, b)` returns a mask (m,): whether a row of `a` uses the placeholders of `b`.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class NewLevels:
     def _used(
         self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        """Return a mask (m,) of rows that still use a placeholder after another level has replaced it."""
+        """Return a mask (m,): whether a row uses a placeholder also if another level replaces the placeholder."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.unseen_levels:
             if self.count(name) == 1:  # No other level can replace the placeholder.
@@ -202,9 +202,9 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with placeholders other than levels in `without`, and a mask of rows without enough placeholders.
+        """Return rows with placeholders, and a mask of rows with too few placeholders. Levels of `without` are avoided.
 
-        In a row each new level of a variable has a separate placeholder, which is not the level of any other index.
+        In a row each new level of a variable has a separate placeholder. Other indices of the row do not select it.
         """
         m = len(x)
         names = [name for name in x.by_row if name in self._known and self.count(name)]
@@ -246,11 +246,11 @@ class NewLevels:
         return replace(x, by_row=by_row), short
 
     def owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return masks (m, q) of the normals of each row's placeholders, one for each index with new levels."""
+        """Return a mask (m, q) for each index with new levels: whether a normal belongs to a placeholder of a row."""
         return self.owned_cells(point, x, np.arange(self._prior.n_normals)[None])
 
     def owned_cells(self, point: PointType, x: NewData, cells: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-        """Return the masks of `owned` for k selected standard normals of each row, (m, k)."""
+        """Return the masks of `owned`, (m, k), for k selected standard normals of each row."""
         m, found = len(x), []
         for name, unseen_levels in x.unseen_levels.items():
             whole = self.owners(point, name)
@@ -266,10 +266,10 @@ class NewLevels:
 
 
 def by_own_normals(process: PriorAtNewRows, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
-    """Return coefficients (m, n) of a process's standard normals at inputs (m, d), and residual variances (m,).
+    """Return coefficients (m, n) of the standard normals of a process at inputs (m, d), and residual variances (m,).
 
     At its inputs in the model the process is L z, where L Lᵀ = `cov` (n, n). At new inputs it is k*ᵀL⁻ᵀz plus a
-    residual.
+    residual, where k* is the covariance of both sets of inputs.
     """
     cross, variance, _ = process(point, inputs)
     ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
@@ -298,24 +298,24 @@ class _AtRows(NamedTuple):
 
 
 class AtNewData:
-    """Expressions of a sum at new data, as functions of standard normals or of coefficients in their place."""
+    """Base class of expressions of a sum at new data. They are functions of standard normals or other coefficients."""
 
     @property
     def _size(self) -> int | None:
-        """Number of coefficients in place of the standard normals; None if the standard normals are used."""
+        """Number of other coefficients; None if expressions are functions of standard normals."""
         return None
 
     @property
     def _units(self) -> Array | None:
-        """Directions (s, q) of the slopes; if None, slopes are computed in every standard normal."""
+        """Directions (s, q) of slopes; None if slopes are computed in every standard normal."""
         return None
 
 
 class SumAtNewRows(AtNewData, PriorAtNewRows):
     """Prior moments of latent functions that are sums, at new rows.
 
-    If the inputs of a Gaussian process are among the new data, the process is evaluated at the new inputs. Other
-    processes have their fitted values, from which new rows select.
+    If the inputs of a Gaussian process are among the new data, the process is evaluated at the new inputs. New rows
+    select from the fitted values of all other processes.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # Moved processes → sum at fitted rows.
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._own_covariances: dict[tuple[TensorVariable, ...], AtPoint] = {}
-        self._complete: set[tuple[str, ...]] = set()  # Names of data that suffice to compute new rows.
+        self._complete: set[tuple[str, ...]] = set()  # Names of data that are sufficient for new rows.
 
     @property
     def inputs(self) -> Array:
@@ -365,7 +365,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
 
     @cached_property
     def _fixed(self) -> list[MovedProcess] | None:
-        """Return all processes if their inputs are one array with a row for each fitted row; else None."""
+        """Return all processes if they share one input array with a row for each fitted row; else None."""
         prior = self._prior
         covs = [latent.cov for latent in self._processes]
         if not covs or XNEW in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
@@ -378,7 +378,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return processes
 
     def _input_name(self) -> str | None:
-        """Return the name of the data that inputs of processes depend on, if it is unique; else None."""
+        """Return the name of the data on which inputs of processes depend, if there is only one name; else None."""
         behind = set(ancestors([latent.cov for latent in self._processes]))
         found = [name for name, variable in self._known.items() if variable in behind]
         return found[0] if len(found) == 1 and self.behind.each_row(found[0]) else None
@@ -404,7 +404,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return replace(read, unseen_levels=self._levels.unseen_levels(read, self.behind.outside(read), new_levels))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `PriorAtNewRows`. It raises the same errors as a call."""
+        """Return new rows in terms of standard normals, see `PriorAtNewRows`. Errors are as in a call."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
             return RowsOfNormals.exact(rows_of_functions(roots), mean)
@@ -487,7 +487,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return _AtRows(mean, np.ascontiguousarray(roots), taken, found.inputs)
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, Array]:
-        """See `PriorAtNewRows`.
+        """Return prior moments at new rows, see `PriorAtNewRows`.
 
         Raises
         ------
@@ -520,21 +520,21 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return np.asarray((new.roots - known)[:, : len(x)] @ seen.swapaxes(1, 2))
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
-        """Return the processes whose inputs depend on data with these names."""
+        """Return the processes with inputs that depend on data with these names."""
         if XNEW in names:
             return self._processes
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[PriorAtNewRows], _AtRows, Array]:
-        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q), which are 0 for new levels.
+        """Return processes at new inputs, the sum at new rows, and its coefficients (c, m, q).
 
-        The result may have additional rows at the end.
+        Coefficients of placeholders are 0. The result may have additional rows at the end.
         """
         names = x.names
         if names not in self._made:
             made = self._compiled(names, (point, x))
-            # After an error the map is not stored, so that the next call raises the error again.
+            # The map is stored only without an error, so that the next call raises the error again.
             self._made[names] = made
         affine, processes = self._made[names]
         m = len(x)
@@ -551,24 +551,24 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return processes, new, known
 
     def _owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return masks (m, s) of the slopes of each row's placeholders, one for each index with new levels."""
+        """Return a mask (m, s) for each index with new levels: whether a slope belongs to a placeholder of a row."""
         return self._levels.owned(point, x)
 
     def _resolved(self, point: PointType, x: NewData) -> NewData:
-        """Return rows with placeholders. The argument in a row uses a placeholder only for its new level."""
+        """Return rows with placeholders in place of new levels. A row uses a placeholder only for its new level."""
         return self._levels.resolved(point, x, partial(self._used, point))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
-        """Return a mask of rows that use placeholders of the data `other`."""
+        """Return a mask (m,): whether a row uses the placeholders in the data `other`."""
         roots = self._at(point, x)[1].roots[:, : len(x)]
         return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._owned(point, other)], axis=0)
 
     def _compiled(
         self, names: tuple[str, ...], checked: tuple[PointType, NewData] | None
     ) -> tuple[AffineMap, list[PriorAtNewRows]]:
-        """Return the sum as a function of a point and data, and the moved processes.
+        """Return the sum as a function of a point and data, and the processes at new inputs.
 
-        If `checked` is a point with new data, an error is raised for rows that depend on each other.
+        If `checked` is a point with new data, raise an error for rows that depend on each other.
         """
         prior = self._prior
         there = self.behind.symbols(names)
@@ -599,7 +599,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return affine, [each.moments for each in processes]
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
-        """Raise an error if new inputs are given for a process from whose values rows select."""
+        """Raise an error if new inputs are given for a process, but rows select from its values."""
         for latent in moved:
             count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
@@ -609,7 +609,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
                 )
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return a function that computes the argument at new inputs from centred values of all processes at these."""
+        """Return a function that computes the argument at new inputs x from centred values of all processes at x."""
         axis, own = self._argument.ndim - 1 - self._prior.by_class, self.behind.fitted[XNEW]
         what, outputs, moved = "Latent functions", [self._argument], self._processes
         try:

@@ -28,15 +28,15 @@ from pymc_gpep.sums.affine_map import (
 )
 from pymc_gpep.sums.effect_sum import EffectSum
 
-# A singular value below this fraction of the largest counts as zero.
+# A smaller singular value, relative to the largest singular value, counts as zero.
 _SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
-"""Function that returns z, given r and T (size, d) with r = Tᵀz. It may draw undetermined parts of z."""
+"""Function that solves r = Tᵀz for z, given r and T (size, d). It draws parts of z that r does not determine."""
 
 
 class SumVariables(IntegratedVariables):
-    """Integrated variables as affine functions of standard normals.
+    """Variables of a model as affine functions of standard normals, with their posterior.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class SumVariables(IntegratedVariables):
         return AffineMap(self._prior, variables, self._data)
 
     def flat(self, z: Array) -> Array:
-        """Return standard normals (..., q), given z by function, (..., c, q), or for all functions, (..., 1, q)."""
+        """Return standard normals (..., q), given z of each function (..., c, q), or of all functions (..., 1, q)."""
         owner = self._prior.owner
         if z.shape[-2] == 1:
             return z[..., 0, :]
@@ -170,7 +170,7 @@ class SumVariables(IntegratedVariables):
 
 
 class SumValues(SampledValues):
-    """Values of a sum for samplers: x is the vector of standard normals, z (1, q).
+    """Values of a sum for samplers. The sampled x is the vector z (1, q) of standard normals.
 
     Coefficients of rows that do not depend on hyperparameters are computed once, for the data at construction.
 
@@ -210,7 +210,7 @@ class SumValues(SampledValues):
         rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
         return NormalsPrior(mean, rows, factors, bool(supported))
 
-    # The parts are z, and the centred values of each Gaussian process.
+    # `parts` are z, and the centred values of each Gaussian process.
 
     def parts(self) -> list[TensorVariable]:
         z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
@@ -250,7 +250,7 @@ class SumValues(SampledValues):
 
     @cached_property
     def _made(self) -> AffineMap:
-        """The value variables as functions of hyperparameters, normals z and process values."""
+        """The value variables as affine functions of z and of centred process values."""
         prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
@@ -278,7 +278,7 @@ class SumValues(SampledValues):
 
     @cached_property
     def _undone(self) -> tuple[list[_Undo], AtPoint]:
-        """Inverses of all recipes, and a function that computes residuals and coefficients of their normals.
+        """Inverses of all recipes, and a function that computes the residual and the coefficients of each recipe.
 
         The standard normals of a variable follow from its value, and from the variables that its mean depends on.
         """
@@ -318,7 +318,7 @@ def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> 
 
 
 def _by_least_squares(residual: Array, slopes: Array, rng: np.random.Generator) -> Array:
-    """Return the least-squares solution, with a random draw in the null space added."""
+    """Return z that solves residual = slopesᵀ z by least squares, plus a random draw in the null space."""
     drawn = rng.standard_normal(len(slopes))
     found: Array = drawn + lstsq(slopes.T, residual - drawn @ slopes, cond=_SINGULAR, check_finite=False)[0]
     return found
