@@ -1,7 +1,7 @@
 """Log posterior of the hyperparameters from the covariance of all latent values.
 
-It is a function of the unconstrained value variables of the model. Its terms are the evidence, the priors and other
-terms of the model, and the Jacobians of transforms.
+The log posterior is a function of the unconstrained value variables of the model. Its terms are the evidence, the
+priors and other terms of the model, and the Jacobians of transforms.
 """
 
 import json
@@ -63,9 +63,9 @@ _MANY = 60  # Number of standard normals up to which dense matrices are as fast.
 _DIFFERENCE = 1e-4  # Step of finite differences of prior means, which depend linearly on the hyperparameter.
 # A parameter shifts the latent value if its slope is a multiple of the latent value's slope, up to this error.
 _NO_SHIFT = 1e-3
-_CLEARLY = 1e-3  # Smallest difference of log evidences that is not rounding.
+_CLEARLY = 1e-3  # A smaller difference of log evidences is not reported.
 
-_one_at_a_time = Lock()  # Only one thread may call a compiled function, which stores the values of one evaluation.
+_one_at_a_time = Lock()  # Only one thread may call a compiled function, since it stores the values of an evaluation.
 
 
 def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
@@ -88,7 +88,7 @@ def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
 
 
 class DenseLogPosterior(LogPosterior):
-    """Log posterior by an approximation of the joint posterior of all latent values.
+    """Log posterior from an approximation of the joint posterior of all latent values.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class DenseLogPosterior(LogPosterior):
         return {}
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
-        """Return the classifier with the form of the prior that `suited` selects. It is unchanged for compiled code."""
+        """Return the classifier with a prior in the form that `suited` selects. Compiled code keeps its form."""
         return classifier if self.compiled else suited(classifier, approximator)
 
     @property
@@ -222,7 +222,7 @@ class DenseLogPosterior(LogPosterior):
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         lower, evidence = solution.lower_bound, solution.log_evidence
         bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
-        if lower - evidence > _CLEARLY:  # The evidence is itself a bound, or an approximation below the bound.
+        if lower - evidence > _CLEARLY:  # The evidence is a bound as well, or an approximation below the lower bound.
             bound += " (the exact log evidence is above both)"
         return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
 
@@ -231,22 +231,22 @@ class DenseLogPosterior(LogPosterior):
             return f"No hyperparameters; {self.name} {solution().convergence}."
         agreed = f"; {trace.agreement}" if trace.agreement else ""
         ended = f"{self.learns} {trace.outcome}{agreed}"
-        # After an interrupt, do not solve again: the user waits.
+        # After an interrupt the user waits, so do not solve again.
         return ended + (
             "." if trace.interrupted else f"; {self.name}, started near its solution, {solution().convergence}."
         )
 
     def prepare(self, threads: int = 1) -> None:
-        """Compile graphs before the first evaluation, for a number of parallel evaluations."""
+        """Compile the graph before the first evaluation. Make a copy for each of `threads` parallel evaluations."""
         while len(self._idle) < threads:
             self._idle.append(self._function.copy())
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Return `function(item)` of each item in order, computed in parallel.
 
-        The number of threads is BLAS's limit, and does not change results.
+        The number of threads is the limit of threads for BLAS. It does not change results.
         """
-        # Compiled functions run in one thread, since compiling a copy for each thread would take too long.
+        # Compiled functions run in one thread. To compile a copy for each thread would take too long.
         with one_blas_thread(), ALONE if self.compiled else self._team() as team:
             self.prepare(team.size)
             return team.each(function, items)
@@ -257,12 +257,12 @@ class DenseLogPosterior(LogPosterior):
     def loosely(self, gradients: bool = True) -> Self:
         """Return the log posterior with a wider tolerance.
 
-        It suffices for a search. Without `gradients` the tolerance is even wider, and suffices for weights of points.
+        The tolerance is sufficient for a search. Without `gradients` it is even wider, sufficient for weights of nodes.
         """
         return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
 
     def roughly(self) -> Self:
-        """See `LogPosterior`. The tolerance is even wider if evaluations are slow."""
+        """Return a copy with a wide tolerance, see `LogPosterior`. It is even wider for many rows."""
         return self if self.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
 
     def _loosened(self, looseness: float) -> Self:
@@ -275,12 +275,12 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _idle(self) -> deque[GraphFunction]:
-        # A compiled function stores the values of an evaluation, so each thread takes its function from this queue.
+        # A compiled function stores the values of an evaluation. Each thread therefore uses a function of this queue.
         return deque([self._function])
 
     @cached_property
     def _function(self) -> GraphFunction:
-        # Compiled at the first evaluation, since a fit from a file may not need the function.
+        # Compile at the first evaluation: a fit from a file may never need this function.
         outputs = arrays_as_shared(self._outputs)
         value_vars = self.space.value_vars
 
@@ -312,12 +312,12 @@ class DenseLogPosterior(LogPosterior):
         )  # fmt: skip
 
     def moments(self, theta: Array) -> Moments:
-        """Return prior moments, labels and likelihood at one point, the input of the approximation."""
+        """Return prior moments, labels and likelihood at one point. They are the input of the approximation."""
         with _one_at_a_time:
             return self._moments(self.point(theta))
 
     def curvature(self, here: Evaluation) -> Curvature | None:
-        """See `LogPosterior`. Only untransformed parameters are included, such as coefficients."""
+        """Return the curvature in untransformed hyperparameters, such as coefficients; see `LogPosterior`."""
         which = self.space.in_graphs([self.classifier.prior.mean(), self.classifier.parameters])
         if not which.any():
             return None
@@ -362,25 +362,25 @@ class DenseLogPosterior(LogPosterior):
 
     @one_blas_thread()
     def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
-        """Return solutions at several points, started from their evaluations, in parallel."""
+        """Return solutions at several points, computed in parallel. Each solve starts from `Evaluation.start`."""
         problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
         with self._team() as team:
             return team.each(lambda problem: self._solve(*problem), problems)
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
-        if start is not None and start.size != self._cold.size:  # The start in a file may be for ungrouped rows.
+        if start is not None and start.size != self._cold.size:  # A start in a file may belong to rows without groups.
             start = None
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 
 class InducingRowsLogPosterior(DenseLogPosterior):
-    """Log posterior with a process that has fixed inducing inputs, and a residual at each place.
+    """Log posterior with a process given fixed inducing inputs, plus independent residuals at its inputs.
 
     Parameters
     ----------
     classifier : GPClassifier
-        Classifier whose prior is a sum with one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+        Classifier with a sum as prior. The sum has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
     approximator : Approximator
     compile_kwargs : dict, optional
     inducing : array (M, d)
@@ -420,16 +420,16 @@ class InducingRowsLogPosterior(DenseLogPosterior):
 
 
 class NeighbourLogPosterior(DenseLogPosterior):
-    """Log posterior with a nearest-neighbour process, whose neighbours are fixed.
+    """Log posterior with a nearest-neighbour process. The neighbours of each input are fixed.
 
     Parameters
     ----------
     classifier : GPClassifier
-        Classifier whose prior is a sum with one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+        Classifier with a sum as prior. The sum has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
     approximator : Approximator
     compile_kwargs : dict, optional
     neighbours : int
-        Number of neighbours of each place.
+        Number of neighbours of each input.
     at : array (d,)
         Unconstrained hyperparameters at which the neighbours are chosen.
     """
@@ -453,7 +453,7 @@ class NeighbourLogPosterior(DenseLogPosterior):
         return by_neighbours(classifier, self._neighbours, Hyperparameters(classifier).point(self._at))
 
     def chosen_at(self, theta: Array) -> Self:
-        """Return the log posterior with neighbours chosen at θ; this object if the neighbours are the same."""
+        """Return the log posterior with neighbours chosen at θ. If they are the same, return this object."""
         prior = self.classifier.prior
         assert isinstance(prior, NeighbourSum)
         if prior.keeps(self.point(theta)):
@@ -473,10 +473,10 @@ class NeighbourLogPosterior(DenseLogPosterior):
 
 
 def _shifts(solution: Solution) -> Array | None:
-    """Return the shift of each latent value, (p, n), that has the effect of a unit change of a parameter of its row.
+    """Return shifts (p, n): a unit change of a parameter of a row has the effect of this shift of the latent value.
 
-    The shift is 1 for the logarithm of an exposure. It is NaN for a parameter whose effect is not a shift, such as a
-    scale. None is returned without parameters, or if the likelihood has no derivatives.
+    The shift is 1 for the logarithm of an exposure. It is NaN if the effect of a parameter is not a shift, for example
+    for a scale. Return None without parameters, or if the likelihood has no derivatives.
     """
     likelihood, mean = solution.likelihood, solution.mean
     known = likelihood.log_concave and likelihood.offers(ParameterSlopes) and likelihood.offers(ScalarDensity)
@@ -491,5 +491,5 @@ def _shifts(solution: Solution) -> Array | None:
     found = np.where(np.isfinite(found), found, 0.0)
     size = np.abs(slopes[:, 0]) + np.abs(found) * (np.abs(own[1]) + np.sqrt(np.abs(own[2])))
     other = np.abs(slopes[:, 0] - found * own[1]) > _NO_SHIFT * size
-    # For groups of counts, a parameter only adds a constant to the log density.
+    # A parameter that only adds a constant to the log density has the shift 0, for example in groups of counts.
     return np.where(other & (slopes[:, 1:] != 0.0).any(axis=1), np.nan, found)

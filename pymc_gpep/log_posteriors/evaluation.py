@@ -1,4 +1,4 @@
-"""Values of a log posterior at one point, tables of such values for files, and the record of a search."""
+"""Evaluation of a log posterior at one point, tables of evaluations for files, and the trace of a search."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
@@ -11,12 +11,12 @@ from pymc_gpep.kernels.status import CONVERGED
 
 
 class Evaluation(NamedTuple):
-    """Log posterior at one point of the unconstrained space."""
+    """Values of a log posterior at one point of the unconstrained space."""
 
     theta: Array
     """Flat vector: hyperparameters, followed by other learned parameters."""
     log_posterior: float
-    """Sum of evidence, log priors, log Jacobians and the model's other terms."""
+    """Sum of log evidence, log priors, log Jacobians and other terms of the model."""
     gradient: Array
     evidence: float
     iterations: int
@@ -24,7 +24,7 @@ class Evaluation(NamedTuple):
     status: int
     """Status of the solve, a constant of `pymc_gpep.kernels.status`."""
     start: Array
-    """Start for a solve at this point or nearby; empty if it was not stored."""
+    """Start for a solve at this point or at a near point; empty if it was not stored."""
 
     @classmethod
     def failed(cls, theta: Array, status: int) -> "Evaluation":
@@ -71,7 +71,7 @@ class Trace(Protocol):
 
     @property
     def losses(self) -> Array:
-        """Negative log posterior at each iteration, like the losses of PyMC's methods."""
+        """Negative log posterior at each iteration. PyMC calls such values losses."""
 
     @property
     def unit(self) -> str:
@@ -95,19 +95,19 @@ class Trace(Protocol):
 
     @property
     def outcome(self) -> str:
-        """Text on the end of the search, beginning with its target."""
+        """Text on the end of the search, for messages."""
 
     @property
     def agreement(self) -> str:
-        """Text on how many searches ended at the best point; empty for a single search."""
+        """Text with the number of searches that ended at the best point; empty for a single search."""
 
     @property
     def ends(self) -> tuple[Evaluation, ...]:
-        """Ends of the searches from several points."""
+        """Evaluations at the ends of searches from several starts."""
 
     @property
     def units(self) -> Array | None:
-        """Root (d, d) of the estimated inverse curvature, if the search computed it."""
+        """Root (d, d) of the estimated inverse curvature; None if the search did not compute it."""
 
     def stored(self) -> xr.Dataset:
         """Return the records of each iteration for a file."""
@@ -116,7 +116,7 @@ class Trace(Protocol):
         """Return the description of the search for a file."""
 
     def broken_off(self, why: str) -> Self:
-        """Return a copy marked as interrupted during integration over hyperparameters."""
+        """Return a copy for a fit that was interrupted during integration over hyperparameters."""
 
     def ended_as(self, why: str) -> Self:
-        """Return a copy whose end has this reason."""
+        """Return a copy with the text `why` as reason of its end."""

@@ -63,7 +63,7 @@ def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterat
 
 
 def _different(rows: Rows) -> NDArray[np.int64]:
-    """Return the distinct labels, for a message; empty if a row cannot be read."""
+    """Return the distinct labels of all rows, for a message; empty if a row cannot be read."""
     found = np.empty(0, np.int64)
     try:
         for chunk in chunks(rows):
@@ -82,7 +82,7 @@ def _first_bad(labels: NDArray[np.int64], likelihood: Likelihood, functions: int
 
 
 def _why(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> str:
-    """Return a text on the fault of labels; empty if they are valid."""
+    """Return the reason why labels are invalid; empty if they are valid."""
     try:
         if labels.size:
             likelihood.check(labels, functions, len(labels))
@@ -99,8 +99,8 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Return a graph of log priors, log Jacobians and other terms of the model, as a function of value variables.
 
     The value is minus infinity if an integrated variable has no density, for example because of a negative standard
-    deviation. Otherwise it equals `model.logp(vars=...)`. PyMC's function is slower: it rewrites the whole model, and
-    computes all constant matrices of the size of the data, such as distances between inputs.
+    deviation. Otherwise it equals `model.logp(vars=...)`. PyMC's function is slower, since it rewrites the whole model
+    and computes constant matrices such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
@@ -116,12 +116,12 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)
 
 
-_STEP = 1e-3  # Step of finite differences of slopes of log priors.
-_MANY = 100  # Smallest number of points for which one graph computes all points.
+_STEP = 1e-3  # Step of finite differences of slopes of log priors, for second derivatives.
+_MANY = 100  # With at least this number of points, one graph computes all points.
 
 
 def _computed(outputs: Sequence[Variable]) -> list[Variable]:
-    """Return the variables among outputs and their ancestors that are results of operations."""
+    """Return all variables in the graphs of `outputs` that are results of operations."""
     return [v for v in ancestors(outputs) if v.owner is not None]
 
 
@@ -160,7 +160,7 @@ class Hyperparameters:
 
     @cached_property
     def prior(self) -> TensorVariable:
-        """Graph of log priors, log Jacobians and other terms of the model, as a function of the value variables."""
+        """Graph of the sum of log priors, log Jacobians and other terms of the model, without the evidence."""
         (prior,) = graph_replace([log_prior(self.classifier)], self.data, strict=False)
         return prior
 
@@ -175,7 +175,7 @@ class Hyperparameters:
         return labels
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
-        """Return the model's initial point as a flat vector, with initial values in `start` by name of variable."""
+        """Return the initial point of the model as a flat vector. `start` contains other initial values by name."""
         check_start(start)
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
@@ -185,7 +185,7 @@ class Hyperparameters:
                 f"start names {', '.join(unknown)}, but the hyperparameters of the model are: "
                 f"{', '.join(known) or 'none'}.{did_you_mean(unknown, known)}"
             )
-        # Values may be labelled arrays, such as the hyperparameters of another fit.
+        # Values may be DataArrays, such as the hyperparameters of another fit.
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
         }
@@ -246,24 +246,24 @@ class Hyperparameters:
 
     @property
     def without_density(self) -> NDArray[np.bool_]:
-        """Mask (d,) of elements with a flat prior, on the whole line or on one side of 0."""
+        """Mask (d,): whether an element has a flat prior, on the whole line or on one side of 0."""
         names = [rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV | HalfFlatRV)]
         return np.isin(self.owners, names)
 
     @property
     def transformed(self) -> NDArray[np.bool_]:
-        """Mask (d,) of elements of hyperparameters with a transform."""
+        """Mask (d,): whether an element belongs to a hyperparameter with a transform."""
         transforms = self.classifier.model.rvs_to_transforms
         return np.isin(self.owners, [rv.name for rv in self.classifier.hyperparameters if transforms[rv]])
 
     def in_graphs(self, graphs: Sequence[Variable]) -> NDArray[np.bool_]:
-        """Return a mask (d,) of elements of untransformed hyperparameters on which graphs depend."""
+        """Return a mask (d,): whether an element belongs to an untransformed hyperparameter in the graphs."""
         model, behind = self.classifier.model, set(ancestors(graphs))
         names = {rv.name for rv in self.classifier.hyperparameters if rv in behind and not model.rvs_to_transforms[rv]}
         return np.isin(self.owners, list(names))
 
     def prior_curvature(self, theta: Array, which: NDArray[np.bool_]) -> Array:
-        """Return minus the second derivatives (k, k) of the log prior in the k elements of a mask `which` (d,)."""
+        """Return minus the second derivatives (k, k) of the log prior. `which` (d,) is a mask of k elements."""
         flat = {rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV)}
         if all(owner in flat for owner, own in zip(self.owners, which, strict=True) if own):
             return np.zeros((which.sum(), which.sum()))
@@ -274,7 +274,7 @@ class Hyperparameters:
         return np.nan_to_num(0.5 * (matrix + matrix.T))
 
     def log_prior(self, theta: Array) -> float:
-        """Return the log posterior minus the evidence at one point: log priors, log Jacobians, other terms."""
+        """Return the sum of log priors, log Jacobians and other terms of the model at one point."""
         return float(self._log_prior(self.point(theta))[0])
 
     @cached_property
@@ -282,13 +282,13 @@ class Hyperparameters:
         return self.functions([self.prior])
 
     def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
-        """Return the log prior with its derivatives (d,)."""
+        """Return the value of `log_prior` and its derivatives (d,)."""
         value, slope = self._log_prior_and_slope(self.point(theta))
         return float(value), np.asarray(slope)
 
     @cached_property
     def _log_prior_and_slope(self) -> AtPoint:
-        # A flat prior is constant, so its variable may be absent from the graph.
+        # A variable with a flat prior may be absent from the graph, since its prior is constant.
         return self.functions([self.prior, flat(slopes_of(self.prior, self.value_vars))])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
@@ -313,7 +313,7 @@ class Hyperparameters:
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:
         """Return unconstrained draws (count, d) from the priors of the hyperparameters.
 
-        If a prior cannot be sampled, such as `pm.HalfFlat`, draws are standard normal around the initial point.
+        If a prior cannot be sampled, such as `pm.HalfFlat`, its draws are standard normal around the initial point.
         """
         rng = np.random.default_rng(random_seed)
         initial = self.initial_point()

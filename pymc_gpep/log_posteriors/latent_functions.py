@@ -1,4 +1,4 @@
-"""Latent functions at given hyperparameters: base class, posterior of all rows, and of groups of equal rows."""
+"""Latent functions at given hyperparameters: base class, and classes for the posterior of rows or of groups of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,14 +37,14 @@ class NewRows(NamedTuple):
     cov: Array
     """Covariances between the functions at each row, (m, c, c)."""
     prior: Block
-    """Prior moments at the rows, and covariances with the values that determine the posterior."""
+    """Prior moments at the rows, and prior covariances with the values that determine the posterior."""
 
 
 class DistanceToFit(NamedTuple):
-    """Prior moments for q covariances. They show whether inputs are far from the values that determine a posterior."""
+    """Prior moments for q covariances. They show whether m inputs are uncorrelated with the fitted values."""
 
     cross: Array
-    """Covariances (q, m, n) of functions at m inputs with the n values that determine the posterior; NaN is ignored."""
+    """Covariances (q, m, n) of m inputs with the n values that determine the posterior. NaN entries are ignored."""
     variance: Array
     """Variances at the inputs, (q, m)."""
     own: Array
@@ -61,26 +61,26 @@ class GroupOfRows(NamedTuple):
     sites: Sites
     """Sites of the rows."""
     weights: Array
-    """Forces ν − Πμ of the sites with location ν and precision Π, (c, m)."""
+    """Forces ν − Πμ of the sites (c, m), with precision Π and precision × mean ν of a site."""
     own: "Labelled"
-    """Left-out observations, which belong to the first of the m rows."""
+    """Left-out observations. They belong to the first of the m rows."""
     kept: "tuple[tuple[NDArray[np.intp], Labelled], ...]" = ()
-    """Observations that are not left out, but share sites with left-out rows; with their positions among the rows."""
+    """Positions and observations of rows that are not left out, but share sites with left-out rows."""
     whole: "Labelled | None" = None
     """All observations of the m rows if only a part of them is left out; else None."""
     removed: tuple[Array, Array] | None = None
-    """Precisions and forces (m,) to subtract for draws without the observations; None to subtract the sites."""
+    """Precisions and forces (m,) to subtract for draws without the observations. None: values of the sites."""
 
 
 class Labelled(NamedTuple):
-    """Observations with their likelihood."""
+    """Observations of some rows, and the likelihood at these rows."""
 
     likelihood: Likelihood
     labels: Observed
 
 
 class LatentFunctions(ABC):
-    """Posterior of the latent functions at one θ.
+    """Posterior of the latent functions at one value θ of the hyperparameters.
 
     Attributes
     ----------
@@ -97,11 +97,11 @@ class LatentFunctions(ABC):
     size: int
 
     def of(self, response: str) -> Self:
-        """Return latent functions whose new rows are rows of the observed variable with this name."""
+        """Return latent functions for predictions of the observed variable with this name."""
         return self
 
     def at_rows_of(self, new_rows: PriorAtNewRows) -> Self:
-        """Return these functions with new rows of another sum of the same variables.
+        """Return a copy with `new_rows` as prior at new rows. It is another sum of the same variables.
 
         Raises
         ------
@@ -112,12 +112,12 @@ class LatentFunctions(ABC):
 
     @property
     def takes(self) -> Collection[str]:
-        """Names of data of the model that define new rows; empty if inputs alone define them."""
+        """Names of data of the model that define new rows; empty if inputs are sufficient."""
         return ()
 
     @abstractmethod
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Check inputs or data of the user, and return them as new rows with a length and slices.
+        """Check inputs or data of the user, and return new rows. The result has a length, and slices select rows.
 
         With `new_levels`, data may contain unseen levels of groups.
         """
@@ -149,15 +149,15 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def at(self, inputs: Any) -> NewRows:
-        """Return the functions at new rows, which are inputs (m, d) or data."""
+        """Return the latent functions at new rows. The rows are inputs (m, d) or data."""
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
-        """Return prior covariances (1 or c, m, n) of new rows with fitted rows, and variances and means of new rows.
+        """Return prior covariances of new and fitted rows (1 or c, m, n), and variances and means of new rows.
 
         Raises
         ------
         TypeError
-            If the values at fitted rows do not determine the posterior.
+            If other values than the values at fitted rows determine the posterior.
         """
         raise TypeError(f"{type(self).__name__} does not compute covariances with the fitted rows.")
 
@@ -167,12 +167,12 @@ class LatentFunctions(ABC):
 
     @property
     def alike(self) -> NDArray[np.int64] | None:
-        """Group numbers (n,) of the fitted rows, equal for equal rows; None if rows were not compared."""
+        """Numbers (n,) of the fitted rows. Equal rows have equal numbers. None if rows were not compared."""
         return None
 
     @abstractmethod
     def left_out(self) -> Iterator[LeftOut]:
-        """Yield leave-one-out moments of all rows in parts, in order: each row given the labels of the other rows.
+        """Yield leave-one-out moments of all rows in parts, in order. Labels of all other rows are given.
 
         Raises
         ------
@@ -202,11 +202,11 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def among_fitted(self) -> DistanceToFit:
-        """Return prior moments of fitted rows as for new rows; NaN for the covariance of a row with itself."""
+        """Return prior moments of fitted rows with other fitted rows. The covariance of a row with itself is NaN."""
 
     @abstractmethod
     def whitened(self) -> tuple[Array, Array]:
-        """Return mean and variance (c, n) of z at the model's points, for f = m + L z with prior covariance L Lᵀ.
+        """Return mean and variance (c, n) of z at the points of the model, for f = m + L z with prior covariance L Lᵀ.
 
         Raises
         ------
@@ -216,14 +216,14 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def marginals(self) -> tuple[Array, Array]:
-        """Return mean and variance (c, n) of f at the model's points."""
+        """Return mean and variance (c, n) of the latent values f at the points of the model."""
 
     @abstractmethod
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, n, c, n) of f at the model's points. For `rotated` functions z replaces f."""
+        """Return the covariance (c, n, c, n) of f at the points of the model. For `rotated` functions z replaces f."""
 
     def of_normals(self, matrix: Array) -> Array:
-        """Return J S (cn, p) for S (q, p), where f = J z for standard normals z and rows J (cn, q).
+        """Return J S (cn, p) for a matrix S (q, p). Rows J (cn, q) map standard normals z to f = J z.
 
         Raises
         ------
@@ -233,20 +233,20 @@ class LatentFunctions(ABC):
         raise NotImplementedError("This posterior is not available as a linear map of standard normals.")
 
     def gram(self, weights: Array) -> Array:
-        """Return Jᵀ diag(w) J (q, q) for w (n,) and one function. See `of_normals` for J and the error."""
+        """Return Jᵀ diag(weights) J (q, q) for one function. See `of_normals` for J and the error."""
         raise NotImplementedError("This posterior is not available as a linear map of standard normals.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
-        """Return the covariance (c, m, c, m) of f at the model's points with these positions."""
+        """Return the covariance (c, m, c, m) of f at m points of the model, given by positions."""
         return self.joint_covariance(np.zeros(self.n_functions, bool))[:, points][..., points]
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """Return draws (count, c, n) of f at the model's points, and of z."""
+        """Return draws (count, c, n) of f at the points of the model, and draws of z."""
 
     @abstractmethod
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
-        """Yield draws (count, c, B) of f at slices of inputs (m, d); at the fitted rows if inputs are None.
+        """Yield draws (count, c, B) of f at slices of the inputs (m, d), or of the fitted rows if `inputs` is None.
 
         Shared random numbers are drawn first, so generators with equal states draw the same functions at any inputs.
         Given these numbers, residuals at new inputs are independent.
@@ -262,8 +262,8 @@ def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
     return mean @ centred, found
 
 
-_SOME = 200  # Number of fitted rows whose prior covariances represent all fitted rows.
-_ROWS = 500  # Number of rows between updates of progress and checks for an interrupt.
+_SOME = 200  # `among_fitted` uses about this number of fitted rows.
+_ROWS = 500  # Progress and interrupts are checked after this number of rows.
 
 
 class DenseFunctions(LatentFunctions):
@@ -274,19 +274,19 @@ class DenseFunctions(LatentFunctions):
     approximator : Approximator
     solution : Solution
     point : dict
-        Values of the model's value variables.
+        Values of the value variables of the model.
     new_rows : callable
-        Function that returns the prior at new rows of an observed variable by its name; None for the only variable.
+        Function of the name of an observed variable that returns the prior at its new rows; None for a single variable.
     names : str
         Names of the latent values in the model, for messages.
     roots : callable, optional
-        Function that returns factors (c, n, q) of the prior covariance, with a column for each standard normal of the
-        model. None if they are Cholesky factors.
+        Function that returns roots (c, n, q) of the prior covariance, with a column for each standard normal of the
+        model. By default roots are Cholesky factors.
 
     Attributes
     ----------
     posterior : Posterior
-        Posterior of the solution, which computes the results that depend on the form of the prior.
+        Posterior of the solution. It computes all results that depend on the form of the prior.
     """
 
     posterior: Posterior
@@ -368,34 +368,34 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _priors(self) -> PriorSites | None:
-        """Sites of prior factors, which are updated if rows are left out."""
+        """Sites of prior factors. They are updated if rows are left out."""
         return PriorSites.of(self.solution, self._response)
 
     def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:
-        """Return leave-one-out moments, where the sites of prior factors are updated without the left-out row.
+        """Return leave-one-out moments with updated sites of prior factors. The update leaves out the same row.
 
         Parameters
         ----------
         found : LeftOut
             Leave-one-out moments with the sites of the fit.
         of : array (n,), optional
-            Point of each row. The default is that each row is a point.
+            Index of the point of each row. By default each row is a point.
         """
         if self._priors is None or not self._approximator.matches_moments:
             return found
         return self._priors.followed(found, self.alike, of, self._rest)
 
     def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
-        """Return the likelihood factors of the other rows of the groups that contain `rows`."""
+        """Return the likelihood factors of rows that are in the same groups as `rows`, but not in `rows`."""
         return []
 
     @cached_property
     def _response(self) -> Posterior:
-        """Posterior whose covariance is the linear response of means to left-out rows."""
+        """Posterior with the linear response of means to left-out rows as covariance."""
         return self._approximator.response(self.solution)
 
     def _at_points(self, points: NDArray[np.intp]) -> GroupOfRows:
-        """Return the joint posterior of points whose observations are left out together."""
+        """Return the joint posterior of points. Their observations are left out together."""
         posterior = self._response
         if not posterior.sites.pointwise:
             raise NotImplementedError(
@@ -445,7 +445,7 @@ class DenseFunctions(LatentFunctions):
         try:
             self.posterior.prior.check()
         except NotPositiveDefiniteError as error:
-            # The model computes latent values as mean + Cholesky factor × noise. Approximations use other factors.
+            # The model computes latent values as mean + Cholesky factor × noise. Approximations use other matrix roots.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
             raise NotPositiveDefiniteError.of(
                 f"The prior covariance of the latent values {self._names}",
@@ -456,7 +456,7 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _normals(self) -> CoupledWhitened | None:
-        """Posterior of the standard normals of the model's variables; None if the prior is not a sum of variables."""
+        """Posterior of the standard normals of variables; None if the prior is not a sum of variables."""
         return None if self._roots is None else posterior_of_normals(self._factorised)
 
     def whitened(self) -> tuple[Array, Array]:
@@ -508,9 +508,9 @@ class DenseFunctions(LatentFunctions):
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
     """Return leave-one-out means (n, c) and covariances (n, c, c) of the latent values of each row.
 
-    The cavity approximates the moments given the labels of the other rows: the posterior without the site of the row
-    (EP-LOO and LA-LOO, the most accurate fast methods of Vehtari, Mononen, Tolvanen, Sivula and Winther 2016). If the
-    response of means to data is not the posterior covariance, the cavity mean uses the response.
+    They are moments of the cavity, the posterior without the site of the row. This is EP-LOO or LA-LOO, the most
+    accurate fast methods of Vehtari, Mononen, Tolvanen, Sivula and Winther (2016). The cavity mean uses the response of
+    means to data, also if it is not the posterior covariance.
     """
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
@@ -531,12 +531,12 @@ def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
         )
 
 
-_NODES = 64  # Number of nodes of the Gauss-Hermite rule for the marginal of a group without a row.
-_ROWS_AT_A_TIME = 2_000_000  # Largest number of pairs (left-out row, row of its group) in a batch.
+_NODES = 64  # Number of Gauss–Hermite nodes for the marginal of a group without one of its rows.
+_ROWS_AT_A_TIME = 2_000_000  # A batch has at most this number of pairs (left-out row, other row of its group).
 
 
 class GroupedFunctions(DenseFunctions):
-    """Latent functions from the joint posterior of the latent values of groups of equal rows.
+    """Latent functions from the joint posterior of groups. All rows of a group have the same latent value.
 
     Parameters
     ----------
@@ -591,12 +591,12 @@ class GroupedFunctions(DenseFunctions):
         return f[..., self._groups.of], z
 
     def _parts(self, rows: NDArray[np.int64], of: NDArray[np.int64], briefly: bool = False) -> tuple[Likelihood, Array]:
-        """Return the likelihood of selected rows, grouped, and their observations."""
+        """Return the likelihood and the observations of groups `of` (m,) of selected rows (m,)."""
         y, likelihood = self._rows
         return self._groups.likelihood_of(likelihood, y, rows, of, briefly)
 
     def left_out(self) -> Iterator[LeftOut]:
-        """See `LatentFunctions`. The distribution is the cavity of the group times the densities of its other rows."""
+        """Yield moments as in `LatentFunctions`, of the cavity of a group times the densities of its other rows."""
         mean, cov = leave_one_out_moments(self._approximator, self.solution)
         of = self._groups.of
         log_density = np.full(self.n_points, np.nan)
@@ -611,7 +611,7 @@ class GroupedFunctions(DenseFunctions):
             centre, spread = mean[group, 0] + variance * terms[1], variance * (1.0 + variance * terms[2])
             row_mean[:, 0] = np.where(places >= 0, centre[places], row_mean[:, 0])
             row_cov[:, 0, 0] = np.where(places >= 0, spread[places], row_cov[:, 0, 0])
-        # With heavy-tailed priors the cavity of a group may be improper even if cavities of its rows are proper.
+        # With heavy-tailed priors, the cavity of a group may be improper. These rows are computed in another way.
         improper = ~(cov[of, 0, 0] > 0.0) & (np.bincount(of)[of] > 1)
         if (rows := np.flatnonzero(improper)).size:
             log_density[rows], row_mean[rows, 0], row_cov[rows, 0, 0] = self._divided(rows)
@@ -628,7 +628,7 @@ class GroupedFunctions(DenseFunctions):
         return [Factor(likelihood, labels, problem, np.zeros(problem.size, np.intp))]
 
     def _divided(self, rows: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-        """Return leave-one-out log densities (m,) of rows, and moments (m,) of marginals divided by row densities."""
+        """Return leave-one-out log densities, means and variances (m,) of rows: marginals divided by row densities."""
         of, (z, weights) = self._groups.of[rows], normal_rule(_NODES, 1)
         f = self.solution.mean[0, of] + np.sqrt(self.solution.cov[of, 0, 0]) * z
         of_row = self.likelihood.at(rows).log_densities(f[:, None], self.labels[rows])
@@ -638,10 +638,10 @@ class GroupedFunctions(DenseFunctions):
         return -total, mean, (share * (f - mean) ** 2).sum(axis=0)
 
     def _without_each(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Likelihood, Array]]:
-        """Yield rows (m,) of groups with several rows, with the likelihood of the other rows of their groups.
+        """Yield batches of m rows, positions (n,), and likelihood and observations of the other rows of their groups.
 
-        Equal rows of a group are computed once. The second result has, for each of the n rows, its position among the m
-        rows; −1 for other rows.
+        Only groups with several rows are included. Equal rows of a group are computed once. A position is the index of
+        the row, or of an equal row, among the m rows; −1 for all other rows.
         """
         of, ids = self._groups.of, self.alike
         order = np.argsort(of, kind="stable")
@@ -686,13 +686,13 @@ class GroupedFunctions(DenseFunctions):
         return found._replace(own=own, kept=kept, whole=found.whole or found.own)
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
-        """Return the positions of the groups of `rows` in `groups`, and the observations of the rows."""
+        """Return positions in `groups` of the groups that contain `rows`, and the observations of these rows."""
         places, of = np.unique(np.searchsorted(groups, self._groups.of[rows]), return_inverse=True)
         return places, Labelled(*self._parts(rows, of, briefly=True))
 
 
 def _averages(likelihood: Likelihood, labels: Observed, mean: Array, variance: Array) -> Array:
-    """Return the terms (5, n) of `GaussianAverage`."""
+    """Return log ∫ p(y | f) N(f | mean, variance) df and four derivatives in the mean, (5, n)."""
     terms = np.empty((5, len(mean)))
     given = np.ascontiguousarray(mean), np.ascontiguousarray(variance), labels, likelihood.parameters
     likelihood.computation(GaussianAverage).terms(*given, terms)

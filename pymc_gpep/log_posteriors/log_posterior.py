@@ -30,7 +30,7 @@ type Gps = tuple[pm.gp.Latent, ...] | None
 
 @dataclass(frozen=True)
 class StoredFit:
-    """File of a fit, with the parts of file and model that were already read.
+    """File of a fit, with parts of the file and of the model that are already read.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class StoredFit:
     best : Evaluation
         Evaluation at the end of the search.
     rows : FormerRows or None
-        Record of the rows that were fitted in place of the rows of the model.
+        Record of the fitted rows, if they are not the rows of the model.
     gps : tuple of pm.gp.Latent, or None
     """
 
@@ -51,30 +51,30 @@ class StoredFit:
 
     @property
     def attrs(self) -> Mapping[Any, Any]:
-        """Attributes of the whole fit."""
+        """Attributes of the fit in the file."""
         return self.tree.attrs
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the approximation."""
+        """Options of the approximation, from the file."""
         found: dict[str, Any] = json.loads(self.attrs["options"])
         return found
 
     @cached_property
     def posterior(self) -> xr.Dataset:
-        """Posterior of the latent functions."""
+        """Stored posterior of the latent functions."""
         return self.tree["posterior"].to_dataset()
 
     @cached_property
     def blocks(self) -> InducingBlocks | None:
-        """Prior moments in blocks, by the given processes; None if the model determines them."""
+        """Prior moments of blocks of rows, by the given processes; None if the model determines these moments."""
         if self.gps is None:
             return None
         return InducingBlocks(self.space.classifier, self.gps, self.space.data, rows=self.rows)
 
 
 class LogPosterior(ABC):
-    """log p(θ | y) up to a constant, with its gradient.
+    """Log posterior log p(θ | y) of the hyperparameters θ, up to a constant, with its gradient.
 
     A flat vector x contains unconstrained θ, followed by other learned values, such as inducing inputs.
 
@@ -106,7 +106,7 @@ class LogPosterior(ABC):
 
     @classmethod
     def in_form(cls, classifier: GPClassifier) -> GPClassifier:
-        """Return the classifier for a fit from a file, with the prior in the form that this class fits."""
+        """Return the classifier of a saved fit, with the prior in the form that this class uses."""
         return classifier
 
     @classmethod
@@ -131,12 +131,12 @@ class LogPosterior(ABC):
 
     @property
     def rows(self) -> Rows | None:
-        """Rows that were fitted in place of the model's rows; None if the model's rows were fitted."""
+        """Fitted rows, if they are not the rows of the model; else None."""
         return None
 
     @property
     def algebra(self) -> str:
-        """Sentence on the form of the matrices if the fit chose it; else empty."""
+        """Sentence on the form of the matrices if the fit has selected this form; else empty."""
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -161,11 +161,11 @@ class LogPosterior(ABC):
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
-        """Return a copy with the low accuracy of a search; without `gradients`, with the accuracy for node weights."""
+        """Return a copy with the low accuracy of a search. Without `gradients`, node weights determine the accuracy."""
         return self
 
     def roughly(self) -> Self:
-        """Return a copy with the low accuracy that suffices while a search rises."""
+        """Return a copy with low accuracy, sufficient for the first part of a search."""
         return self
 
     def weighing(self) -> Self:
@@ -175,13 +175,13 @@ class LogPosterior(ABC):
     def curvature(self, here: Evaluation) -> Curvature | None:
         """Return the approximate curvature in hyperparameters that shift prior means; None if it is unavailable.
 
-        A prior mean m + A β with sites of precision Π has the curvature AᵀM A in β, M = (Π⁻¹ + K)⁻¹. This is exact for
-        normal observations.
+        A prior mean m + A β has the curvature AᵀM A in β. Here M = (Π⁻¹ + K)⁻¹, with the prior covariance K and the
+        precision Π of the sites. The curvature is exact for normal observations.
         """
         return None
 
     def held(self, best: Evaluation) -> "LogPosterior":
-        """Return the log posterior of θ alone for integration, with other learned parameters fixed."""
+        """Return the log posterior of θ alone, for integration over θ. Other learned parameters are fixed."""
         return self
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -213,15 +213,15 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """Evaluate at a flat vector. The values are NaN, with a status, if the approximation fails.
+        """Evaluate the log posterior at a flat vector. If the approximation fails, values are NaN, and a status is set.
 
         Parameters
         ----------
         x : array
             A flat vector.
         start : array or Neighbours, optional
-            `Evaluation.start` of a near point, or several solutions. A start saves iterations. If the solve from this
-            start fails, it is repeated from a cold start.
+            `Evaluation.start` of a near point, or several solutions. A start saves iterations. If the solve fails, it is
+            repeated from a cold start.
         """
 
     @abstractmethod
@@ -243,7 +243,7 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def latent(self, x: Array, solution: Any, gps: Gps = None) -> LatentFunctions:
-        """Return the latent functions at any inputs, given a flat vector and its solution.
+        """Return the latent functions for a flat vector and its solution. They can be predicted at any inputs.
 
         Raises
         ------
@@ -255,14 +255,14 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return the prior covariance (1 or c, m, m) of the rows, or of a sample of them, and their observations."""
+        """Return the prior covariance (1 or c, m, m) of m rows, and their observations. Many rows are sampled."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior after a fit ended with this solution at x. Subclasses may return a changed copy."""
+        """Return the log posterior for the end of a fit with this solution at x. Subclasses may return a changed copy."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:
-        """Return arrays of the posterior at x for a file; empty if a loaded fit repeats the solve.
+        """Return arrays of the posterior at x, for a file; an empty dataset if a loaded fit repeats the solve.
 
         Raises
         ------
@@ -276,16 +276,16 @@ class LogPosterior(ABC):
         raise NotImplementedError(f"A loaded fit by {self.by} repeats the solve.")
 
     def few_prior(self, x: Array) -> Array:
-        """Return the prior covariance (q, m, m) of a few inputs whose values determine the posterior."""
+        """Return the prior covariance (q, m, m) of a few anchors, such as inducing inputs."""
         raise NotImplementedError(f"A fit by {self.by} is solved again.")
 
     @abstractmethod
     def inputs(self, gps: Gps = None) -> Array:
-        """Inputs (n, d) that were fitted."""
+        """Return the fitted inputs (n, d)."""
 
     @abstractmethod
     def observed(self, gps: Gps = None) -> Observed:
-        """Observations at the rows that were fitted, (n,)."""
+        """Return the observations (n,) at the fitted rows."""
 
     @staticmethod
     def state(converged: bool) -> str:
@@ -293,7 +293,7 @@ class LogPosterior(ABC):
         return "converged" if converged else "NOT converged"
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """Return the inputs (1 or c, M, d) whose latent values determine the functions, such as inducing inputs.
+        """Return the anchors (1 or c, M, d): inputs with latent values that determine the latent functions.
 
         Raises
         ------
@@ -318,10 +318,10 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def ending(self, trace: Trace, solution: Callable[[], Any]) -> str:
-        """Return sentences on the end of a fit; the function `solution` computes the final solution if needed."""
+        """Return sentences on the end of a fit. `solution` is a function that computes the final solution."""
 
     def check_effects(self, what: str) -> None:
-        """Raise the error of `check_joint` unless the effects have a joint posterior.
+        """Raise the error of `check_joint` if the effects have no joint posterior.
 
         Parameters
         ----------
@@ -332,7 +332,7 @@ class LogPosterior(ABC):
             self.check_joint(what)
 
     def check_joint(self, what: str) -> None:
-        """Raise a NotImplementedError unless there is a joint posterior of all latent values at the rows.
+        """Raise a NotImplementedError if the latent values at the rows have no joint posterior.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Quasi-Newton steps to a maximum: an estimate of the inverse curvature, and a line search.
 
-The first estimate H uses given curvatures. BFGS updates H by pairs of a step s and the decrease y of the gradient over
-the step. Steps H g do not depend on units of the parameters if the first estimate adapts to the units.
+The first estimate H of the inverse curvature uses given curvatures. BFGS updates H by pairs of a step and the decrease
+of the gradient over the step. A step is H g for the gradient g. It is independent of units if the first H is.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-_PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameters, one pair per parameter.
+_PAIRS = 10  # At least this number of pairs is stored; with more parameters, one pair for each.
 _MOST_PAIRS = 50
-_SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
-_COLLINEAR = 1e-10  # Lower limit of eigenvalues of a given curvature, scaled to a unit diagonal.
-_UNKNOWN = 1e-4  # Lower limit of scaled eigenvalues of a curvature that is estimated from a search.
+_SIGNIFICANT = 1e-10  # A pair with a smaller cosine between step and change of the gradient is not stored.
+_COLLINEAR = 1e-10  # Smaller eigenvalues of a given curvature, scaled to a unit diagonal, are raised to this value.
+_UNKNOWN = 1e-4  # The same limit for a curvature that is estimated from a search.
 
 
 class Curvature(NamedTuple):
     """Curvature of a log posterior in some of its parameters."""
 
     which: NDArray[np.bool_]
-    """Mask (d,) of the k parameters whose curvature is given."""
+    """Mask (d,) of the k parameters with a given curvature."""
     matrix: Array
-    """Approximately minus the second derivatives, (k, k)."""
+    """Approximation of minus the second derivatives in these parameters, (k, k)."""
 
 
 def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
-    """Return a root R (k, k) of the inverse R Rᵀ of a curvature, with relative eigenvalues raised to `least`.
+    """Return a root R (k, k) of the inverse curvature R Rᵀ. Relative eigenvalues below `least` are raised to `least`.
 
-    Relative eigenvalues are eigenvalues of the matrix scaled to a unit diagonal, so they do not depend on units.
+    Relative eigenvalues belong to the curvature scaled to a unit diagonal, so they do not depend on units.
     """
     scale = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
@@ -40,14 +40,14 @@ def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
 
 
 class Metric:
-    """Estimate H of the inverse curvature (BFGS).
+    """Estimate H of the inverse curvature of a function, updated by BFGS.
 
     Parameters
     ----------
     size : int
         Number of parameters, d.
     units : array (d, d), optional
-        Root of a first estimate, up to a factor that the first step determines.
+        Root of the first estimate, up to a factor. The first step determines the factor.
 
     Attributes
     ----------
@@ -68,11 +68,11 @@ class Metric:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Mask (d,) of parameters whose curvature was set by `begin`."""
+        """Mask (d,) of the parameters with a curvature from `begin`."""
         return self._known
 
     def begin(self, curvature: Curvature) -> None:
-        """Set the curvature of some parameters."""
+        """Set the curvature of some parameters, for the first estimate."""
         self._known, self._root = curvature.which, root_of_inverse(curvature.matrix)
 
     def forget(self) -> None:
@@ -92,7 +92,7 @@ class Metric:
         return found
 
     def _first(self, gradient: Array) -> Array:
-        """Return the first estimate times a gradient."""
+        """Return the first estimate of H times a gradient (d,)."""
         found = gradient.copy() if self.units is None else self.units @ (gradient @ self.units)
         others = ~self._known
         if self._factor is not None:
@@ -118,12 +118,12 @@ class Metric:
         del self._pairs[: -min(max(self._size, _PAIRS), _MOST_PAIRS)]
 
     def matrix(self) -> Array:
-        """Return H (d, d)."""
+        """Return the estimate H as a matrix (d, d)."""
         return np.array([self.times(unit) for unit in np.eye(self._size)]).reshape(self._size, self._size)
 
 
 def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
-    """Return units (d, d) in which the curvature shown by steps is about 1; None without steps."""
+    """Return a root (d, d) of the inverse curvature, estimated from pairs of step and decrease; None without pairs."""
     if not steps:
         return None
     curvature = min(step @ fall / (step @ step) for step, fall in steps) * np.eye(steps[0][0].size)
@@ -133,11 +133,11 @@ def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
     return root_of_inverse(curvature, _UNKNOWN)
 
 
-_RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise, largest final slope, relative to the first slope.
+_RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise and largest final slope, relative to the first slope.
 _TRIALS, _FEW_TRIALS = 20, 4
-_LEAST, _MOST = 2.0, 100.0  # Smallest and largest growth factor of a step that is too short.
-_INSIDE = 0.1  # Smallest distance of a trial from the ends of its bracket (share of the bracket).
-_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end could not be evaluated (share of the bracket).
+_LEAST, _MOST = 2.0, 100.0  # A step that is too short is multiplied by a factor in this range.
+_INSIDE = 0.1  # A trial is at least this share of its bracket away from both ends.
+_BEFORE_WALL = 0.3  # If the end of a bracket has no finite value, the next trial is at this share of the bracket.
 
 type Look = Callable[[float], tuple[float, float]]
 """Function of a fraction of a step. It returns the rise of the log posterior and its slope; NaN after a failure."""
@@ -150,7 +150,7 @@ def line_search(look: Look, slope: float, few: bool = False) -> float:
     ----------
     look : Look
     slope : float
-        Slope at the start; it is positive.
+        Slope along the step at its start. The slope is positive.
     few : bool
         Whether to try only a few step lengths, for a small expected gain.
     """
@@ -172,14 +172,14 @@ def line_search(look: Look, slope: float, few: bool = False) -> float:
 
 
 def _longer(left: tuple[float, float, float], slope: float) -> float:
-    """Return the length of a longer step, by the secant method on the slopes."""
+    """Return a larger fraction of the step, by the secant method on the slopes."""
     at, _, there = left
     wanted = at * slope / (slope - there) if there < slope else np.inf
     return float(np.clip(wanted, _LEAST * at, _MOST * at))
 
 
 def _between(left: tuple[float, float, float], right: tuple[float, float, float]) -> float:
-    """Return a length between two trials, at the maximum of the cubic through both."""
+    """Return a fraction between two trials, at the maximum of the cubic polynomial through both."""
     (a, rise_a, slope_a), (b, rise_b, slope_b) = left, right
     width, share = b - a, 0.5
     if not np.isfinite(rise_b + slope_b):

@@ -1,7 +1,7 @@
-"""Log posterior with inducing inputs, and the base of log posteriors without a covariance matrix of all rows.
+"""Log posterior with inducing inputs, and the base class of log posteriors without a covariance matrix of all rows.
 
-The base class computes prior moments of blocks of rows. The posterior of inducing values, or of the latent values of a
-few rows, determines the latent functions.
+The base class computes prior moments of blocks of rows. The posterior of inducing values, or of latent values of a few
+rows, determines the latent functions.
 """
 
 from abc import abstractmethod
@@ -46,13 +46,13 @@ OVER_FITTED = (
     "Inducing inputs were fitted to the labels, so this evidence is too high. Do not compare it with the evidence for "
     "fixed inducing inputs or for all rows."
 )
-"""Text on the evidence of a fit by EP that learned its inducing inputs."""
+"""Warning about the evidence of an EP fit with learned inducing inputs."""
 
 FEW = 6
-"""Number of inputs whose prior covariance is stored in a file, to identify the model."""
+"""A file stores the prior covariance of this number of inputs. A loaded model must have the same covariance."""
 
-_PLACES, _MANY = 20, 400  # Number of positions, and total number of rows, of a sample of all rows.
-_SOME = 200  # Number of fitted rows whose prior covariances represent all fitted rows.
+_PLACES, _MANY = 20, 400  # A sample of the rows has `_MANY` rows in total, from `_PLACES` positions.
+_SOME = 200  # `among_fitted` uses about this number of fitted rows.
 _INDEPENDENT = (
     "The sites of this fit treat the functions of a point as independent, so leave-one-out is off by a tenth or "
     'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
@@ -61,7 +61,7 @@ _INDEPENDENT = (
 
 
 class AnchoredPosterior(Protocol):
-    """Posterior that predicts blocks of points."""
+    """Posterior of values of the latent functions that predicts blocks of points."""
 
     @property
     def size(self) -> int:
@@ -69,14 +69,14 @@ class AnchoredPosterior(Protocol):
 
     @property
     def as_inducing(self) -> InducingPosterior:
-        """Return the posterior by inducing values."""
+        """Return the same posterior as a posterior of inducing values."""
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Return means (c, m) and covariances (m, c, c) of the latent functions at m points, from prior moments."""
+        """Return posterior means (c, m) and covariances (m, c, c) at m points, from the prior moments `block`."""
 
 
 class BlockFunctions(LatentFunctions):
-    """Latent functions that are determined by the posterior of M values of each function.
+    """Latent functions from the posterior of M values of each function, for example of inducing values.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class BlockFunctions(LatentFunctions):
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
-        except ValueError:  # A file may not contain the rows.
+        except ValueError:  # A fit from a file may be without its rows.
             some = z[0]
         block = self._block(some)
         same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
@@ -163,8 +163,8 @@ class BlockFunctions(LatentFunctions):
     def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
         """Return m, B, C and the mean of v for latent values f = m + Bᵀv + e with inducing values v.
 
-        m is the prior mean, C the prior covariance, and e ~ N(0, C − BᵀB) the residual given the inducing values. For
-        `rotated` functions z = L⁻¹ (f − m) replaces f, and C is the identity.
+        Here m is the prior mean, C the prior covariance, and e ~ N(0, C − BᵀB) the residual given inducing values. For
+        `rotated` functions z = L⁻¹ (f − m) replaces f, where L Lᵀ = C. The covariance of z is the identity.
         """
         prior, posterior = self._own_prior, self._posterior.as_inducing
         features = posterior.whitening.features(self._at_model())
@@ -179,13 +179,13 @@ class BlockFunctions(LatentFunctions):
         return mean, maps, covariances, posterior.whitened.mean
 
     def _effects(self) -> tuple[Array, Array]:
-        """Return mean (1, p) and root R (p, ·) of the covariance R Rᵀ of the standard normals of effects."""
+        """Return mean (1, p) and a root R (p, ·) of the covariance R Rᵀ of the p standard normals of effects."""
         posterior = self._posterior.as_inducing
         own = slice(posterior.whitening.n_inducing, None)
         return posterior.whitened.mean[:, own], posterior.whitened.root[0][:, own].T
 
     def whitened(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`. For a process plus effects, the results are only for the effects."""
+        """Return moments of z, see `LatentFunctions`; for a process plus effects, only z of the effects."""
         if self._blocks.effect_rows:
             centre, root = self._effects()
             return centre, (root * root).sum(axis=1)[None]
@@ -200,7 +200,7 @@ class BlockFunctions(LatentFunctions):
         return mean, cov.diagonal(axis1=1, axis2=2).T
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`. For a process plus effects, the results are only for the effects."""
+        """Return a covariance, see `LatentFunctions`; for a process plus effects, only of z of the effects."""
         if self._blocks.effect_rows:
             _, root = self._effects()
             return (root @ root.T)[None, :, None]
@@ -211,7 +211,7 @@ class BlockFunctions(LatentFunctions):
         return joint
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`. For a process plus effects, the results are z of the effects, and no values of f."""
+        """Return draws of f and z, see `LatentFunctions`; for a process plus effects, only z of the effects."""
         if self._blocks.effect_rows:
             v = self._posterior.as_inducing.whitened.draw(rng, count)
             return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
@@ -225,7 +225,7 @@ class BlockFunctions(LatentFunctions):
         return self._own_prior.latent(z), z
 
     def standard_normals(self, f: Array) -> Array:
-        """Return z = L⁻¹ (f − m) for latent values f (s, c, n) at the points of the model, in the same shape."""
+        """Return z = L⁻¹ (f − m) (s, c, n) for latent values f with prior mean m and prior covariance L Lᵀ."""
         prior, z = self._own_prior, np.empty_like(f)
         for k in range(self.n_functions):
             apart = (f[:, k] - prior.mean[k]).T
@@ -242,13 +242,13 @@ class BlockFunctions(LatentFunctions):
 
 
 class BlockLogPosterior(LogPosterior):
-    """Log posterior of functions that are determined by values at anchors: inducing inputs, or inputs of active rows.
+    """Log posterior if latent values at anchors determine all functions. Anchors are inducing inputs or active rows.
 
     Parameters
     ----------
     space : Hyperparameters
     blocks : InducingBlocks or None
-        Prior moments of blocks, with the fitted rows. None for a fit from a file without `gp`, which uses the model.
+        Prior moments of blocks, with the fitted rows. None if the model determines them (fit from a file without `gp`).
     rows : Rows, optional
         Fitted rows, if they are not the rows of the model.
     """
@@ -265,7 +265,7 @@ class BlockLogPosterior(LogPosterior):
 
     @abstractmethod
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """Return the anchors (1 or c, M, d): a set for all functions, or a set for each function."""
+        """Return the anchors (1 or c, M, d): one set for all functions, or a set for each function."""
 
     @abstractmethod
     def posterior(self, solution: Any) -> AnchoredPosterior:
@@ -285,7 +285,7 @@ class BlockLogPosterior(LogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows, (n,); empty if workers read the labels of their rows."""
+        """Labels of all rows, (n,); empty if each worker reads the labels of its rows."""
         return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     def prior_at(self, x: Array, gps: Gps = None, solution: Any = None) -> PriorAt:
@@ -298,7 +298,7 @@ class BlockLogPosterior(LogPosterior):
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         rows = self.blocks().rows
-        # Rows may be sorted, so take equal numbers of rows at several positions.
+        # Rows may be sorted, so the sample has equal numbers of rows from several positions.
         places = np.linspace(0, rows.n_rows, _PLACES + 1).astype(int)
         some = [slice(a, min(a + _MANY // _PLACES, b)) for a, b in pairwise(places) if a < b]
         inputs = np.concatenate([rows.inputs(each) for each in some])
@@ -325,24 +325,24 @@ class BlockLogPosterior(LogPosterior):
         return own.rows.inputs(slice(0, own.rows.n_rows))
 
     def count(self, anchors: Array) -> str:
-        """Return a text with the number of anchors, for a message."""
+        """Return the number of anchors as text, for a message."""
         sets, size, _ = anchors.shape
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} {self.by}{shared}"
 
 
 class SparseLogPosterior(BlockLogPosterior):
-    """log p(θ, Z | y) up to a constant, with gradient, by EP with inducing inputs Z, which have a flat prior.
+    """Log posterior log p(θ, Z | y) up to a constant, with its gradient. Inducing inputs Z have a flat prior.
 
-    A flat vector is unconstrained θ, followed by the inducing inputs if they are learned. Inducing inputs are in units
-    of the standard deviation of their column of the model's inputs.
+    A flat vector contains unconstrained θ, followed by Z if inducing inputs are learned. The unit of a column of Z is
+    the standard deviation of this column in the inputs of the model.
 
     Parameters
     ----------
     space : Hyperparameters
     approximator : SparseApproximation
     blocks : InducingBlocks or None
-        None for a fit from a file without `gp`, which uses the model.
+        Prior moments of blocks. None if the model determines them (fit from a file without `gp`).
     inducing : array (1 or c, M, d)
         Initial inducing inputs.
     learn : bool
@@ -405,7 +405,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def _likelihood(self) -> Likelihood:
-        # Likelihoods of classes have equal parameters at all rows. Fitted rows may outnumber the rows of the model.
+        # Likelihoods of classes have equal parameters at all rows. More rows may be fitted than the model has.
         (parameters,) = evaluate([self.classifier.parameters])
         every_row = len(parameters), self.blocks().rows.n_rows
         return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
@@ -447,7 +447,7 @@ class SparseLogPosterior(BlockLogPosterior):
         if self.classifier.n_functions > 1 and not coupled:
             return None
         prior = self.prior_at(x, gps)
-        if not solution.start.size:  # The file of a fit contains no sites.
+        if not solution.start.size:  # A file of a fit does not contain sites.
             labels = self.observed(gps)
             solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(x, len(labels)))
         return self.approximator.left_out(prior, solution)
@@ -508,7 +508,7 @@ class SparseLogPosterior(BlockLogPosterior):
         if not trace.best.theta.size:
             return f"Nothing to learn; {title} {solution().convergence}."
         ended = f"{self.learns} {trace.outcome}"
-        if trace.interrupted:  # After an interrupt, do not solve again: the user waits.
+        if trace.interrupted:  # After an interrupt the user waits, so do not solve again.
             return f"{ended}."
         found = solution()
         over = "" if not self._learn or found.number is Number.BOUND else f" {OVER_FITTED}"
@@ -523,9 +523,9 @@ class SparseLogPosterior(BlockLogPosterior):
         return self._evaluated(theta, prior, found.solution, slopes)
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
-        """Evaluate after one sweep from the sites at a near point, with the gradient for the updated sites.
+        """Evaluate after one sweep of EP, starting from the sites at a near point.
 
-        The value is for the sites before the sweep, and equals the log posterior of the model once EP has converged.
+        The value belongs to the sites before the sweep. If EP has converged, it equals the log posterior of the model.
         The gradient is exact for the updated sites.
         """
         prior = self.prior_at(theta)
@@ -555,9 +555,9 @@ class SparseLogPosterior(BlockLogPosterior):
         return self._solve(self.prior_at(theta), start if start is not None and start.size else None).solution
 
     def _solve(self, prior: PriorAt, start: Array | None) -> Solved:
-        """Solve from `start`; if it does not converge, solve from a cold start.
+        """Solve from `start`. If this solve does not converge, solve from a cold start.
 
-        An unconverged variational bound is accepted, since a cold start would lead to a lower bound.
+        A variational bound is accepted without convergence, since a cold start would lead to a lower bound.
         """
 
         def is_good(found: Solved) -> bool:

@@ -1,12 +1,12 @@
 """Pictures of fits, with matplotlib.
 
-Each function draws on the given axes, or creates a figure, and returns the axes. It neither shows nor saves the
-picture. Matplotlib is imported when the first picture is drawn.
+Each function draws on the given axes, or creates a figure, and returns the axes. Pictures are not shown or saved.
+Matplotlib is imported by the first call of a function.
 
 canvas: axes, colours, markers and limits, for all pictures
 probabilities: class probabilities over one or two inputs
 latent: marginals of one or two latent values, by several methods
-effective: Gaussians that replace the likelihood of two points
+effective: Gaussians that replace the likelihood of two points in an approximation
 effects: effects with intervals: of groups, along an input, on a map
 hyperparameters: relevance of inputs, and sensitivity to the priors
 evidence: evidence and held-out scores over a grid of hyperparameters

@@ -55,19 +55,19 @@ def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2,
 
 
 _OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Colours of Okabe and Ito, without black, and without yellow, which is hardly visible on white."""
+"""Colours of Okabe and Ito, without black and yellow. Yellow is hardly visible on white."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 NEUTRAL = "#555555"
-"""Colour of lines that belong to no class or method."""
+"""Colour of lines that do not belong to a class or method."""
 
 
 def colours(count: int) -> list[Any]:
-    """Return this number of colours, for classes or methods."""
+    """Return `count` colours, one for each class or method."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
-    # Hues of many classes would look alike, so these colours differ in lightness.
+    # For many classes, hues would look alike. These colours differ in lightness.
     return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
 
 
@@ -80,11 +80,11 @@ def diagonal(ax: Axes, linestyle: str = "-") -> None:
     """Draw the line of equal coordinates, without changing the data limits."""
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
-    ax.dataLim.set(drawn)  # `axline` has added the origin to the data limits.
+    ax.dataLim.set(drawn)  # `axline` has added the origin to the data limits. Remove it.
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
-    """Set the same limits on all axes, which include all points, with equal scales in both directions."""
+    """Set equal limits on all axes, with equal scales in both directions. The limits include all points."""
     corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
     low, high = corners.min(axis=0), corners.max(axis=0)
     centre, reach = (low + high) / 2, 0.54 * (high - low).max()
@@ -111,22 +111,22 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
 
 
 def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str, str]:
-    """Return the labels of the axes for two points."""
+    """Return labels of the two axes for the latent values of two points."""
     what = label_of(classifier.point_dim or "point")
     first, second = points
     return f"{what} {first}", f"{what} {second}"
 
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
-"""Default probabilities inside the contours, as in the nested EP paper."""
+"""Default probabilities that contours contain, as in the nested EP paper."""
 
-_SHOWN = 1000  # Largest number of draws in a picture.
-_SMOOTHED = 4000  # Largest number of draws of a smoothed density.
-_SIDE = 80  # Grid points of a density in each direction.
+_SHOWN = 1000  # At most this number of draws is drawn as points.
+_SMOOTHED = 4000  # At most this number of draws is used for a smoothed density.
+_SIDE = 80  # Number of grid points of a density in each direction.
 
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
-    """Draw ellipses of a Gaussian that contain these probabilities. Return a line for the legend."""
+    """Draw ellipses that contain the probabilities `masses` of a Gaussian. Return a line for the legend."""
     root = covariance_root(cov)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
@@ -147,7 +147,7 @@ def draw_density(
     low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
     if scatter:
         shown = _thinned(values, _SHOWN)
-        # Clip the axes: outliers would hide all other points.
+        # Leave out outliers, since their axes would hide all other points.
         shown = shown[((low < shown) & (shown < high)).all(axis=1)]
         ax.scatter(*shown.T, **{"s": 3, "color": "#a6a6a6", "linewidth": 0, "zorder": 0} | draws_style)
     smoothed = _thinned(values, _SMOOTHED)

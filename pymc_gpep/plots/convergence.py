@@ -29,8 +29,8 @@ def plot_convergence(
     results : Fit, Solution or Convergence, or dict of str to them
         Results of `pm.fit`; for "sites" also results of an approximation's `solve`.
     of : {"hyperparameters", "sites"}
-        Iterations of the optimiser over hyperparameters, or iterations of the approximation. For `"sites"` a fit is
-        solved once more, at its final hyperparameters and from the default sites.
+        Iterations of the search for hyperparameters, or iterations of the approximation. For `"sites"` a fit is solved
+        once more at its final hyperparameters, starting from the default sites.
     axes : array of two matplotlib.axes.Axes, optional
     legend : bool
     line_kwargs : dict, optional

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PRIOR_MASS = 0.9
-_REACH = 3.3  # Half width of the picture, in standard deviations of the prior.
-_SIDE = 200  # Grid points of the likelihood in each direction.
+_REACH = 3.3  # The picture extends this number of prior standard deviations from the prior mean.
+_SIDE = 200  # Number of grid points of the likelihood in each direction.
 
 
 def plot_effective_likelihoods(
@@ -99,7 +99,7 @@ def plot_effective_likelihoods(
 
 
 def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
-    """Return mean (2,) and covariance (2, 2) of the product of the sites of two points, as a Gaussian."""
+    """Return mean (2,) and covariance (2, 2) of the Gaussian sites of two points."""
     sites = solution.posterior.sites
     precision = np.maximum(sites.precision[0, at], np.finfo(float).tiny)
     return sites.location[0, at] / precision, np.diag(1.0 / precision)

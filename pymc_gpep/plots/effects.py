@@ -17,7 +17,7 @@ from pymc_gpep.plots.canvas import MARKERS, colours, label_of, panels, single
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROW = 0.22  # Height of an entry, in inches.
+_ROW = 0.22  # Height of the line of an entry, in inches.
 _MOST_LABELS = 60
 _MOST_SERIES = 10
 _NEW = "new_point"
@@ -64,7 +64,7 @@ def plot_effects(
 ) -> Axes | NDArray[Any]:
     """Draw means and intervals of variables that are affine in the integrated variables.
 
-    Intervals belong to a Gaussian with the mean and the standard deviation of `Fit.effects`.
+    Intervals are quantiles of a Gaussian with the mean and the standard deviation of `Fit.effects`.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def plot_effects(
     name : str or list of str
         Integrated variable, or Deterministic that `Fit.effects` accepts, with one or two axes. For a list of names,
         each name has a panel. A variable of two axes has one series for each entry of the shorter axis, with a legend.
-        With `x`, there is one series for each entry of the axis that is not along `x`.
+        With `x`, `x` belongs to one axis, and each entry of the other axis is a series.
     x : array (m,) or (m, 2), optional
         Input of each entry. One column is drawn as a curve with a band, two columns as a map of the means. Without `x`,
         each entry is a line with its label.
@@ -156,7 +156,7 @@ def _height(found: xr.DataArray) -> float:
 
 
 def _drawn(found: xr.DataArray, x: Array | None, quantile: float, order: bool, ax: Axes | None) -> Axes:
-    """Draw one variable. If it has two axes, each entry of the second axis is a series."""
+    """Draw moments of one variable. If the variable has two axes, each entry of its second axis is a series."""
     name = str(found.name)
     count = found.shape[2] if found.ndim == 3 else 1
     mean, sd = (found.sel(moment=moment).values.reshape(-1, count) for moment in ("mean", "sd"))
@@ -180,7 +180,7 @@ def _labels(found: xr.DataArray, dim: Any, size: int) -> list[Any]:
 def _lines(
     found: xr.DataArray, mean: Array, half: Array, named: Sequence[str | None], order: bool, ax: Axes | None
 ) -> Axes:
-    """Draw the interval of each entry as a line; lines of several series are one below the other."""
+    """Draw the interval of each entry as a line. Lines of several series are drawn below each other."""
     ax = single(ax, (5.0, _height(found)))
     dim = found.dims[1] if found.ndim > 1 else None
     n, count = mean.shape
@@ -209,7 +209,7 @@ def _check(name: str, n: int, x: Array) -> None:
 
 
 def _map(name: str, mean: Array, x: Array, ax: Axes | None) -> Axes:
-    """Draw means over two inputs."""
+    """Draw means as colours of points at two inputs."""
     _check(name, len(mean), x)
     ax = single(ax)
     size = float(np.abs(mean).max()) or 1.0
@@ -219,7 +219,7 @@ def _map(name: str, mean: Array, x: Array, ax: Axes | None) -> Axes:
 
 
 def _curves(name: str, mean: Array, half: Array, x: Array, named: Sequence[str | None], ax: Axes | None) -> Axes:
-    """Draw a curve with a band over one input for each series."""
+    """Draw the means of each series as a curve over one input, with a band for the intervals."""
     _check(name, len(mean), x)
     ax = single(ax)
     x = x.ravel()

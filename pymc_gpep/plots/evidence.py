@@ -30,7 +30,7 @@ _TITLES = {
     "iterations": "iterations",
 }
 _STEPS = ("accuracy", "errors", "iterations")
-"""Quantities with few distinct values, which are drawn as cells and not as contours."""
+"""Quantities with few distinct values. They are drawn as cells, not as contours."""
 _LOWER = ("ranked_probability", "squared_error", "errors")
 """Quantities for which lower values are better."""
 
@@ -57,7 +57,7 @@ def plot_evidence_grid(
         Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations". The default is all scores except
         `information`.
     levels : int or sequence of float
-        Number of contours, which are denser near the best value, or the values of the contours.
+        Number of contours, or their values. A number of contours is placed more densely near the best value.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each quantity and method. Over one hyperparameter, one axes for each quantity.
     contour_kwargs : dict, optional
@@ -165,7 +165,7 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
 
 
 def _levels(values: Array, levels: int | Sequence[float], sign: float) -> Array:
-    """Return levels of contours; for an integer, this number of levels, which are denser near the best value."""
+    """Return levels of contours. An integer is a number of levels, placed more densely near the best value."""
     if not isinstance(levels, int | np.integer):
         return np.unique(levels)
     best, worst = (values.max(), values.min()) if sign > 0 else (values.min(), values.max())
@@ -226,7 +226,7 @@ def plot_scores(
             for height, left, x, right, colour in zip(heights, low, middle, high, colours(len(table)), strict=True):
                 style = {
                     "fmt": "o", "color": colour, "xerr": [[x - left], [right - x]], "elinewidth": 1.6,
-                    "clip_on": name != "accuracy", "zorder": 3,  # an accuracy may be 1, on the border
+                    "clip_on": name != "accuracy", "zorder": 3,  # An accuracy of 1 is on the border.
                 }  # fmt: skip
                 ax.errorbar([x], [height], **style | dict(point_kwargs or {}))
             ax.set_xlabel(label if name == score else f"{label},\ndifference to the reference")

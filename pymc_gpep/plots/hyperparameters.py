@@ -111,7 +111,7 @@ def _summary(relevance: xr.DataArray, prob: float) -> xr.DataArray:
 
 
 _ROW = 0.45  # Height of the row of a variable, in inches.
-_SPREAD = 0.6  # Share of a row's height that the intervals of the priors occupy.
+_SPREAD = 0.6  # The intervals of all priors use this share of the height of a row.
 
 
 def plot_sensitivity(
@@ -162,7 +162,7 @@ def plot_sensitivity(
         own = table.loc[prior].loc[wanted]
         x, left, right = ((own[column].to_numpy() - centre) / sd for column in ("mean", low, high))
         style = {"fmt": MARKERS[i % len(MARKERS)], "color": colour, "elinewidth": 1.4, "label": prior}
-        # The mean of a skewed marginal may lie outside a short interval.
+        # The mean of a skewed marginal may be outside a short interval. Its distance to the interval is then 0.
         ends = np.maximum([x - left, right - x], 0.0)
         ax.errorbar(x, heights + shifts[i], xerr=ends, **style | dict(point_kwargs or {}))
     ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=0)

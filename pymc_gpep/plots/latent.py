@@ -48,7 +48,7 @@ _ONE_VALUE = "Each point has one latent value in this model."
 
 
 class _Pair(NamedTuple):
-    """Two latent values: indices of their functions and points, and labels of the axes."""
+    """Two latent values: indices of their functions and of their points, and labels for the axes."""
 
     functions: list[int]
     points: list[int]
@@ -84,9 +84,9 @@ def plot_latent_pair(
     point : label or int
         Training point: its label in the coords of the model, or its position if the dim has no coords.
     classes : tuple of two labels or int
-        Classes whose latent values are drawn, by label or position.
+        The two classes of the drawn latent values, by label or position.
     points : tuple of two labels or int
-        Points whose latent values are drawn, for a likelihood of one latent function.
+        The two points of the drawn latent values, for a likelihood of one latent function.
     model : pm.Model, optional
         Model of the draws. The default is the model of the first fit.
     masses : sequence of float
@@ -166,8 +166,8 @@ def plot_latent_pairs(
     reference : str, optional
         Name of the result in grey. The default is the first draws, or the first fit without draws.
     pairs : sequence of pairs of labels or int, optional
-        Classes whose latent values are drawn. The default is all pairs, for at most four classes. For a likelihood of
-        one latent function, pairs of points.
+        Pairs of classes, or pairs of points for a likelihood of one latent function. The default is all pairs of
+        classes, for at most four classes.
     model : pm.Model, optional
         Model of the draws. The default is the model of the first fit.
     masses : sequence of float
@@ -223,7 +223,7 @@ def plot_latent_pairs(
 
 
 def _for_contour(style: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `Axes.plot` with their names in `Axes.contour`."""
+    """Return options of `Axes.plot` under the names that `Axes.contour` uses."""
     names = {"color": "colors", "linestyle": "linestyles", "linewidth": "linewidths"}
     return {names[key]: value for key, value in style.items()}
 
@@ -261,7 +261,7 @@ def _check_different(name: str, pair: tuple[Any, Any]) -> None:
 
 
 def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
-    """Return mean (2,) and covariance (2, 2) of two latent values."""
+    """Return mean (2,) and covariance (2, 2) of the two latent values of a pair."""
     (a, b), (i, j) = pair.functions, pair.points
     if i == j:
         mean, cov = fit.latent_moments()

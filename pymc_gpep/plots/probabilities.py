@@ -1,4 +1,4 @@
-"""Pictures of class probabilities over one or two inputs, and grids of inputs for them."""
+"""Pictures of class probabilities over one or two inputs, and grids of inputs for such pictures."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def input_grid(
 
 
 def column_names(X: Any) -> list[str]:
-    """Return the names of the inputs, or numbered names for data without names."""
+    """Return the names of the inputs (columns of X). Data without names have numbered names."""
     if isinstance(X, xr.DataArray) and X.ndim == 2 and X.dims[1] in X.coords:
         return [str(name) for name in X.coords[X.dims[1]].values]
     if hasattr(X, "columns"):
@@ -100,7 +100,7 @@ def column_names(X: Any) -> list[str]:
 
 
 def varying(x: Array) -> list[int]:
-    """Return the columns, at most two, of new inputs (m, d) that differ between points.
+    """Return the columns (one or two) of new inputs (m, d) that differ between points.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def varying(x: Array) -> list[int]:
 
 
 def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Return values (m, c) at the points (m, 2) of a regular grid, given in any order, as an array with grid axes.
+    """Reshape values (m, c) at points (m, 2) of a regular grid to the axes of the grid. Points may be in any order.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
     return first, second, grid
 
 
-_ROW = 0.045  # Distance between the rows of points of two classes, in units of probability.
+_ROW = 0.045  # Points of a class form a row. Rows have this distance, in units of probability.
 
 
 def plot_probabilities(
@@ -167,7 +167,7 @@ def plot_probabilities(
         With a fit: processes of the latent values, if the graph of the model does not determine the prior at new
         inputs.
     Xnew : array (m, d), optional
-        New inputs, of which one or two vary. Two varying inputs must form a regular grid, see `input_grid`. With a fit
+        New inputs. One or two of them vary. Two varying inputs must form a regular grid, see `input_grid`. With a fit
         the default is a grid around its data.
     X : array (n, d), optional
         Data to draw. With a fit the default is its data.
@@ -227,7 +227,7 @@ def plot_probabilities(
 
 
 def class_probability_array(source: Any) -> xr.DataArray:
-    """Return class probabilities (point, class), with the labels of the classes as coords.
+    """Return class probabilities as a DataArray (point, class), with labels of classes as coords.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def class_probability_array(source: Any) -> xr.DataArray:
 
 
 def row_of_class(k: Any) -> Any:
-    """Return the height of the points of a class, below the probabilities over one input."""
+    """Return the vertical position of the points of class k, below the probabilities over one input."""
     return -_ROW * (k + 1)
 
 
@@ -270,7 +270,7 @@ def _over_one_input(
     if data is not None:
         inputs, y = data
         for k, colour in enumerate(palette):
-            # The points of each class are drawn in a row of their own, below the axis of probabilities.
+            # Draw the points of each class in a separate row, below the axis of probabilities.
             row = np.full(np.count_nonzero(y == k), row_of_class(k))
             style = {"marker": MARKERS[k % len(MARKERS)], "s": 18, "color": colour, "alpha": 0.7, "linewidth": 0}
             ax.scatter(inputs[y == k, 0], row, **style | options["point"])
@@ -290,7 +290,7 @@ def _over_two_inputs(
     light = 1.0 - 0.6 * (1.0 - palette)  # Make the colours lighter than the colours of the points.
     step = (first[-1] - first[0]) / (len(first) - 1) / 2, (second[-1] - second[0]) / (len(second) - 1) / 2
     extent = (first[0] - step[0], first[-1] + step[0], second[0] - step[1], second[-1] + step[1])
-    # Equally probable classes are white, so that a mixture does not resemble the colour of another class.
+    # Equally probable classes are white. A mixture of their colours could resemble the colour of another class.
     share = 1.0 / p.shape[1]
     weight = np.maximum(grid - share, 0.0) / (1.0 - share)
     ax.imshow(
