@@ -1,4 +1,4 @@
-"""The evidence, and scores of predictions at held-out points, over a grid of hyperparameters."""
+"""Log evidence, and scores of predictions at held-out points, over a grid of hyperparameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -34,9 +34,9 @@ def evidence_grid(
     progressbar: bool = True,
     **options: Any,
 ) -> xr.Dataset:
-    """Compute the evidence, and scores of held-out points if given, over a grid of hyperparameters.
+    """Compute the log evidence, and scores of held-out points if given, over a grid of hyperparameters.
 
-    Solves follow the grid row by row, every second row backwards, so each solve starts from an adjacent solution. The
+    Solves follow the grid row by row, every second row backwards. So each solve starts from an adjacent solution. The
     evidence does not include priors of the hyperparameters. `gpep.plots.plot_evidence_grid` draws the result (Figure 7
     of the nested EP paper).
 
@@ -51,7 +51,7 @@ def evidence_grid(
         Name of the approximation, as for `pm.fit`. The default is nested EP for a multinomial probit, Laplace's
         approximation for a softmax, and EP for a likelihood of one latent function.
     at : dict of str to array, optional
-        Values of the other hyperparameters, for example `fit.hyperparameters`.
+        Values of all other hyperparameters, for example `fit.hyperparameters`.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values, for predictions.
     Xnew : array (m, d), optional
@@ -72,7 +72,7 @@ def evidence_grid(
         A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN if the
         approximation failed; `converged` and `iterations` describe each solve. With held-out points there is `mlpd`,
         the mean log predictive density of the observations. For classes there is also `accuracy`, the share of points
-        whose most probable class is right. `information` is the gain of predictions over the class frequencies in
+        with a correct most probable class. `information` is the gain of predictions over the class frequencies in
         training, in bits per label (Nickisch and Rasmussen 2008). For ordered classes there is
         `ranked_probability`, the mean ranked probability score (0 at best). For counts there is `squared_error`, the
         squared error of the predictive mean.
@@ -131,7 +131,7 @@ def evidence_grid(
 
 
 def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of an array in an order in which consecutive indices differ by one step."""
+    """Yield all indices of an array. Consecutive indices are neighbours: they differ by 1 along one axis."""
     if not shape:
         yield ()
         return
@@ -145,7 +145,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _values_by_variable(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
-    """Return arrays of all hyperparameters in their shapes, with placeholders 0 for the axes of the grid."""
+    """Return arrays of all hyperparameters, by name. Hyperparameters of the grid have the placeholder 0."""
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:

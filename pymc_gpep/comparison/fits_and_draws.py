@@ -1,4 +1,4 @@
-"""Functions that read fits and draws of samplers in the same way, also at new rows."""
+"""Latent values, hyperparameters and predictions at new rows, from fits or from draws of samplers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -39,12 +39,12 @@ from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
 
 
 def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
-    """Return the latent functions of a model as a sum of drawn variables; None if they are only processes."""
+    """Return the latent functions of a model as a function of drawn variables; None if all functions are processes."""
     return DrawnSum(classifier.prior) if isinstance(classifier.prior, LatentSum) else None
 
 
 class DrawnSum:
-    """Latent functions as a function of draws of their variables."""
+    """Latent functions of a sum of effects, computed from draws of the variables of the sum."""
 
     def __init__(self, prior: LatentSum) -> None:
         self._prior = prior
@@ -72,7 +72,7 @@ class DrawnSum:
         Raises
         ------
         StructureError
-            If Gaussian processes are among the terms, since draws have no values at other inputs.
+            If Gaussian processes are among the terms, since their draws have no values at new inputs.
         """
         prior = self._prior
         if prior.processes:
@@ -90,7 +90,7 @@ class DrawnSum:
         unchecked = [new_rows.behind.apart(there, new)]
 
         def check(values: Sequence[Array]) -> None:
-            """Raise a StructureError if latent functions of a row depend on other rows, given values of `variables`."""
+            """Raise a StructureError if latent functions of a row depend on other rows, for values of `variables`."""
             rows, others = unchecked[0]
 
             def partly(inputs: Sequence[Variable]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ Result = Fit | xr.DataTree
 
 
 def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
-    """Return results by name, after a check that they are fits or DataTrees of draws.
+    """Check that results are fits or DataTrees of draws, and return them by name.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
     ValueError
         If results are empty, or if a DataTree has no posterior draws.
     """
-    # A DataTree is itself a Mapping.
+    # A DataTree is a Mapping as well, so check for a single result first.
     named = dict(results) if isinstance(results, Mapping) and not isinstance(results, Result) else {single: results}
     if not named:
         raise ValueError("results is empty. Pass fits or draws by name.")
@@ -177,7 +177,7 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
 
 
 def reference_among(results: Mapping[str, Result], reference: str | None) -> str:
-    """Return the name of the reference. If `reference` is None, it is the first DataTree, or else the first fit.
+    """Return the name of the reference result. None selects the first DataTree, or else the first fit.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Arr
 
 
 def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
-    """Return draws of a hyperparameter (or nodes of a fit), with a first dim `sample` and a coordinate `weight`.
+    """Return draws of a hyperparameter, or its nodes of a fit. The first dim is `sample`, with a coordinate `weight`.
 
     Raises
     ------
@@ -317,9 +317,9 @@ def predict_draws(
     response : str, optional
         Name of the predicted observed variable, if several are read together.
     draws : int
-        Largest number of draws used, evenly spaced over all chains. Each draw factorises the prior covariance.
+        Largest number of draws. They are evenly spaced over all chains. Each draw factorises the prior covariance.
     tolerance : float
-        Allowed error of probabilities given a draw, if they are computed by quasi-Monte Carlo integration.
+        Allowed error of probabilities given a draw, for quasi-Monte Carlo integration.
     dim : str
         Name of the new dimension.
     progressbar : bool
@@ -363,7 +363,7 @@ def predict_draws(
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
-        """Return predictions given a draw, computed in blocks of rows."""
+        """Return predictions given draw s, computed in blocks of rows. `done` is called after each block."""
         point = point_of({name: values[name][s] for name in names})
         moments, there = given(s, point), new_likelihood(point, y)
 
@@ -391,7 +391,7 @@ type _Moments = Callable[[slice], tuple[Array, Array]]
 def _processes(
     classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and a function that computes moments of processes at these rows given a draw."""
+    """Return the number of new rows, and a function of a draw that computes moments of processes at these rows."""
     cross_covariance = CrossCovariance(classifier.prior, as_gps(gp), {})
     inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
@@ -418,7 +418,7 @@ def _sum(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and a function that computes moments of sums at these rows given a draw."""
+    """Return the number of new rows, and a function of a draw that computes moments of sums at these rows."""
     if gp is not None or x is not None:
         raise TypeError(
             "For latent functions that are sums, predict_draws needs new data: data={...} in place of Xnew."

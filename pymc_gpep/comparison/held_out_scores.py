@@ -1,4 +1,4 @@
-"""Bayesian bootstrap of scores on held-out points."""
+"""Scores of predictions at held-out points, and their Bayesian bootstrap."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -17,7 +17,7 @@ from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.classifier import at_new_rows
 
-_NUMBERS = 4_000_000  # Largest number of weights in memory: 32 MB.
+_NUMBERS = 4_000_000  # At most this number of weights is in memory: 32 MB.
 
 
 def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any = None) -> NDArray[np.float64]:
@@ -63,11 +63,11 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
-    """Return the information of predictions beyond class frequencies, in bits per label.
+    """Return the gain of predictions over the class frequencies in training, in bits per label.
 
-    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with the frequency n_y/n of class y in training. The
-    information of predictions by these frequencies is 0. If training and held-out labels have equal frequencies, it is
-    at most the entropy of the labels. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
+    The gain is the mean of log₂ p(y) − log₂ n_y/n over held-out labels y. Here n_y/n is the frequency of class y in
+    training. The gain is 0 if p(y) = n_y/n. If held-out labels have the same frequencies, it is at most the entropy of
+    the labels. Nickisch and Rasmussen (2008), section 12.2, define this gain for two classes.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[
     Returns
     -------
     float
-        Infinite if a class among the held-out labels is missing in training.
+        Infinite if a held-out label has a class without training labels.
     """
     share = np.bincount(trained, minlength=n_classes) / trained.size
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""Table of methods: distances from a reference, and scores of predictions."""
+"""Table of methods: distances of their results from a reference, and scores of predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from pymc_gpep.sums import new_data
 
 
 class _Predicted(NamedTuple):
-    """Predictions of a method at m points."""
+    """Predictions of a method at m held-out points."""
 
     p: Array
     """Probabilities of classes, (m, classes)."""
@@ -55,7 +55,7 @@ class HeldOutScores:
     def rows(
         self, results: Mapping[str, Result], reference: str, prob: float, random_seed: Any
     ) -> dict[str, dict[str, float]]:
-        """Return differences between predictions and the reference, and scores, by method and column.
+        """Return columns of the table for held-out points, by method: scores, and differences from the reference.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class HeldOutScores:
         return _Predicted(*probabilities_and_moments(self.classifier, found), density)
 
     def _differences(self, predicted: Mapping[str, _Predicted], reference: str) -> dict[str, dict[str, float]]:
-        """Return distances between predictions and the predictions of the reference."""
+        """Return mean absolute differences from the predictions of the reference, by method and column."""
         if not (classes := self.classifier.n_classes):
             means = {name: each.moments[0] for name, each in predicted.items() if each.moments is not None}
             return {
@@ -119,7 +119,7 @@ class HeldOutScores:
         }
 
     def _scores(self, predicted: _Predicted, y: Observed) -> dict[str, Array]:
-        """Return scores of each point (m,), by name."""
+        """Return the scores of predictions at each point (m,), by name of the score."""
         density = predicted.log_density
         if density is None:
             with np.errstate(divide="ignore"):
@@ -130,7 +130,7 @@ class HeldOutScores:
 def _with_intervals(
     scores: Mapping[str, Mapping[str, Array]], reference: str, prob: float, random_seed: Any
 ) -> dict[str, dict[str, float]]:
-    """Return means of scores and of differences to the reference, with intervals by the Bayesian bootstrap."""
+    """Return means of scores, means of differences from the reference, and their intervals by Bayesian bootstrap."""
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1), but is {prob}.")
     names = list(scores[reference])
@@ -232,8 +232,8 @@ def compare_methods(
           is 0 for these frequencies, negative for worse predictions, and at most log₂ c for c balanced classes. It is
           `mlpd` on another scale (Nickisch and Rasmussen 2008).
 
-        - `effective_size` and `pareto_k` of a fit's weighted draws, from the given `checks`. `probability_shift` and
-          `known` of the same checks, for blocks of points.
+        - `effective_size` and `pareto_k` of the weighted draws of a fit, from the given `checks`. `probability_shift`
+          and `known` of the same checks, for blocks of points.
 
         - `seconds` of the fit without compilation, or of sampling, if the draws contain them.
 
@@ -283,7 +283,7 @@ def compare_methods(
 
 
 def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
-    """Return the evidence and hyperparameters of a result."""
+    """Return the columns of the table for the evidence and hyperparameters of a result."""
     row = {"log_evidence": np.nan, "lower_bound": np.nan, "log_evidence_integrated": np.nan}
     own = classifier
     if not isinstance(result, xr.DataTree):
@@ -330,7 +330,7 @@ def _latent_differences(
 
 
 def _seconds(result: Result) -> float:
-    """Return the seconds that a fit or its draws took, or NaN if they are unknown."""
+    """Return the time of a fit or of sampling, in seconds; NaN if it is unknown."""
     if not isinstance(result, xr.DataTree):
         return result.seconds
     return float({**result.attrs, **result["posterior"].attrs}.get("sampling_time", np.nan))

@@ -531,7 +531,7 @@ def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
         )
 
 
-_NODES = 64  # Number of Gauss–Hermite nodes for the marginal of a group without one of its rows.
+_NODES = 64  # Number of Gauss–Hermite nodes for the marginal of a group without a row.
 _ROWS_AT_A_TIME = 2_000_000  # A batch has at most this number of pairs (left-out row, other row of its group).
 
 

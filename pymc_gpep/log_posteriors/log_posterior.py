@@ -220,8 +220,8 @@ class LogPosterior(ABC):
         x : array
             A flat vector.
         start : array or Neighbours, optional
-            `Evaluation.start` of a near point, or several solutions. A start saves iterations. If the solve fails, it is
-            repeated from a cold start.
+            `Evaluation.start` of a near point, or several solutions. A start saves iterations. If the solve fails, it
+            is repeated from a cold start.
         """
 
     @abstractmethod
@@ -258,7 +258,7 @@ class LogPosterior(ABC):
         """Return the prior covariance (1 or c, m, m) of m rows, and their observations. Many rows are sampled."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior for the end of a fit with this solution at x. Subclasses may return a changed copy."""
+        """Return the log posterior after a fit ended with this solution at x. Subclasses may return a changed copy."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:

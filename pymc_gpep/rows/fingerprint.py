@@ -1,4 +1,4 @@
-"""The record that the file of a fit stores in place of its rows."""
+"""Record of the rows of a fit. The file of the fit stores this record, not the rows."""
 
 import hashlib
 from typing import NamedTuple
@@ -8,11 +8,11 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows
 
-_LOOKED_AT = 16  # Number of rows in a checksum.
+_LOOKED_AT = 16  # A checksum uses this number of rows.
 
 
 def fingerprint(rows: Rows) -> str:
-    """Return a checksum of the number of rows, and of a sample of rows that includes the first and the last row."""
+    """Return a checksum of the number of rows and of a sample of rows. The sample has the first and the last row."""
     found = hashlib.sha256(f"{rows.n_rows}, {rows.n_inputs}".encode())
     for row in np.unique(np.linspace(0, rows.n_rows - 1, _LOOKED_AT).astype(np.int64)):
         here = slice(int(row), int(row) + 1)
@@ -22,9 +22,9 @@ def fingerprint(rows: Rows) -> str:
 
 
 class FormerRows(NamedTuple):
-    """Record of the rows of a fit, whose values the file of the fit does not contain.
+    """Record of the rows of a fit. Values of the rows are not in the file of the fit.
 
-    `checksum` is the `fingerprint` of the rows, `name` their former location.
+    `checksum` is the `fingerprint` of the rows, and `name` their former location.
     """
 
     n_rows: int
@@ -34,14 +34,14 @@ class FormerRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> "FormerRows":
-        """Return the record of these rows."""
+        """Return the record of `rows`."""
         if isinstance(rows, cls):
             return rows
         return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))
 
     @property
     def chunk(self) -> int:
-        """Number of rows of a chunk. The value is not used, since the rows cannot be read."""
+        """Number of rows in a chunk. It is not used, since the rows cannot be read."""
         return 1
 
     def inputs(self, rows: slice) -> Array:

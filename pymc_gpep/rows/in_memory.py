@@ -9,15 +9,15 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows, check_finite, whole_labels
 
-_COPIED = 2**28  # Largest number of bytes of inputs that are copied.
-_LOOKED_AT = 64  # Number of rows in the checksum of inputs that are not copied.
+_COPIED = 2**28  # Inputs are copied up to this number of bytes.
+_LOOKED_AT = 64  # A checksum of inputs that are not copied uses this number of rows.
 
 
 class InMemory:
     """Inputs and labels in memory.
 
     The arrays are copied, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not
-    copied; if they change later, reading them raises an error.
+    copied. If such inputs change later, `inputs` raises an error.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class InMemory:
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs, d."""
+        """Number of columns of the inputs, d."""
         return self._inputs.shape[1]
 
     @property
@@ -71,7 +71,7 @@ class InMemory:
         return self.n_rows
 
     def inputs(self, rows: slice) -> Array:
-        """Return inputs (B, d), a view.
+        """Return inputs (B, d) of a slice of rows, as a view.
 
         Raises
         ------
@@ -86,17 +86,17 @@ class InMemory:
         return self._inputs[rows]
 
     def _values(self) -> bytes:
-        """Return a checksum of a sample of rows that includes the first and the last row."""
+        """Return a checksum of the inputs of a sample of rows. The sample has the first and the last row."""
         some = np.linspace(0, self.n_rows - 1, min(_LOOKED_AT, self.n_rows)).astype(np.int64)
         return hashlib.sha256(self._inputs[some].tobytes()).digest()
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Return labels (B,), a view."""
+        """Return labels (B,) of a slice of rows, as a view."""
         return self._labels[rows]
 
 
 class FirstColumns:
-    """Rows with fewer inputs.
+    """Rows with the first columns of the inputs of other rows.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ class FirstColumns:
     n_inputs : int
         Number of columns to keep.
     check : function
-        Function of inputs (B, d) with all columns, and of the number of the first row. It is called for all inputs that
-        are read, and raises a `RowError` for an invalid row.
+        Function of inputs (B, d) with all columns, and of the number of the first row. It checks all inputs that are
+        read, and raises a `RowError` for an invalid row.
     """
 
     def __init__(self, rows: Rows, n_inputs: int, check: Callable[[Array, int], None]) -> None:
@@ -125,7 +125,7 @@ class FirstColumns:
 
 
 class RowRange:
-    """A range of consecutive rows.
+    """A range of consecutive rows of other rows.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class RowRange:
 
 
 def rows_between(rows: Rows, between: slice) -> RowRange:
-    """Return a range of rows. Rows in memory are copied, so that the result holds no reference to other rows."""
+    """Return a range of rows. Rows in memory are copied, so that other rows need not stay in memory."""
     if not isinstance(rows, InMemory):
         return RowRange(rows, between)
     own = InMemory(rows.inputs(between).copy(), rows.labels(between).copy())

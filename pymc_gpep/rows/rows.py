@@ -1,4 +1,4 @@
-"""The protocol of rows that a fit reads in small batches or chunks, and errors that name a row."""
+"""The protocol of rows that a fit reads in batches or chunks, and errors for invalid rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from pymc_gpep.array_types import Array
 
 
 class RowError(ValueError):
-    """A row is invalid. The error is raised while rows are read.
+    """Error for an invalid row. It is raised while rows are read.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RowError(ValueError):
 
 
 def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, name: str = "") -> None:
-    """Raise a RowError if inputs (B, d) are not finite. `begin` is the number of their first row."""
+    """Raise a RowError if inputs (B, d) are not finite. `begin` is the number of the first of these rows."""
     bad = ~np.isfinite(inputs)
     if bad.any():
         row, at = np.argwhere(bad)[0]
@@ -50,7 +50,7 @@ def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, nam
 
 
 def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArray[np.int64]:
-    """Return labels (B,) as integers. `begin` is the number of the first row.
+    """Check labels (B,) and return them as integers. `begin` is the number of the first of these rows.
 
     Raises
     ------
@@ -77,8 +77,8 @@ def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArra
 class Rows(Protocol):
     """Inputs and labels of n rows, read by slices.
 
-    Code that needs rows in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk), and reorders them in
-    memory. Reading a whole chunk is the common case.
+    If rows are needed in another order, whole chunks are read, rows [i · chunk, (i + 1) · chunk), and reordered in
+    memory. Most reads are therefore whole chunks.
     """
 
     @property
@@ -91,20 +91,20 @@ class Rows(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Number of rows that storage reads together cheaply.
+        """Number of rows in a chunk: rows that storage can read together in little time.
 
-        Several chunks fit into memory. The number is n if all rows are in memory.
+        Several chunks fit into memory. If all rows are in memory, the number is n.
         """
 
     def inputs(self, rows: slice) -> Array:
-        """Return inputs (B, d) of rows start to stop, with step 1. The caller must not modify them."""
+        """Return inputs (B, d) of a slice of rows with step 1. The caller must not modify the array."""
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Return labels (B,) of rows start to stop, with step 1."""
+        """Return labels (B,) of a slice of rows with step 1."""
 
 
 def chunks(rows: Rows) -> Iterator[slice]:
-    """Yield the slices of the chunks, in order."""
+    """Yield the slice of rows of each chunk, in order."""
     n, size = rows.n_rows, rows.chunk
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
@@ -112,8 +112,8 @@ def chunks(rows: Rows) -> Iterator[slice]:
 def column_deviations(rows: Rows) -> Array:
     """Return the standard deviation of each column of the inputs (d,), in one pass over the rows.
 
-    Means and sums of squares of chunks are combined as in Chan, Golub and LeVeque (1983, Am. Stat. 37). So means far
-    from 0 lose no digits.
+    Means and sums of squares of chunks are combined as in Chan, Golub and LeVeque (1983, Am. Stat. 37). This is
+    accurate also if means are far from 0.
     """
     count, mean, squares = 0, np.zeros(rows.n_inputs), np.zeros(rows.n_inputs)
     for chunk in chunks(rows):

@@ -24,7 +24,7 @@ class ArrayLike:
     Parameters
     ----------
     array : object
-        Object with `shape` and `dtype`, whose slices of rows convert to NumPy arrays. If it has `chunks`, a length for
+        Object with `shape` and `dtype`. Its slices of rows convert to NumPy arrays. If it has `chunks`, a length for
         each axis as in h5py, the rows of a chunk are read together.
     """
 
@@ -37,17 +37,17 @@ class ArrayLike:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """Return the array in this form; None for an object without shape, dtype or slices."""
+        """Return an array in this form; None for an object without shape, dtype or slices."""
         known = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
         return cls(array) if known else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop."""
+        """Return the values of a slice of rows."""
         with _damage(f"{self.name} is damaged") if self.name else nullcontext():
             return np.asarray(self._array[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Reduce to the constructor. A dataset of h5py cannot be pickled, so its file is opened again."""
+        """Return the constructor and its arguments, for pickle. For a dataset of h5py, these open the file again."""
         if type(self._array).__module__.startswith("h5py."):
             return _open_again, (type(self._array.file), self._array.file.filename, self._array.name)
         return type(self), (self._array,)
@@ -89,9 +89,9 @@ class DaskArray:
         return cls(array) if kind.__module__.startswith("dask.array") and hasattr(array, "dask") else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop.
+        """Return the values of a slice of rows.
 
-        They are computed in this thread, which may belong to a Dask worker.
+        The values are computed in this thread, since the thread may belong to a Dask worker.
         """
         return np.asarray(self._array[rows].compute(scheduler="synchronous"))
 
@@ -99,8 +99,8 @@ class DaskArray:
 class MemoryMap(NamedTuple):
     """Position of a memory map in its file.
 
-    Rows are read from the file and not through the map. The system keeps pages of a map in memory until another process
-    needs the memory.
+    Rows are read from the file, not through the map. The operating system would keep pages of a map in memory until
+    another process needs the memory.
     """
 
     name: str
@@ -118,12 +118,12 @@ class MemoryMap(NamedTuple):
         filename, mapped = array.filename, getattr(array, "_mmap", None)
         if filename is None or mapped is None:
             return None
-        first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # The map begins here.
+        first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # The map begins at this byte of the file.
         offset = first + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
         return cls(str(Path(filename).resolve()), array.shape, array.dtype, int(offset))
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop."""
+        """Return the values of a slice of rows."""
         columns = self.shape[1:]
         width = int(np.prod(columns, dtype=np.int64))
         start = self.offset + rows.start * width * self.dtype.itemsize
@@ -140,7 +140,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
     Raises
     ------
     FileNotFoundError
-        If the path is not a Parquet file and contains none.
+        If the path is neither a Parquet file nor a folder of Parquet files.
     """
     at = Path(path).resolve()
     files = sorted(str(file) for file in at.rglob("*.parquet")) if at.is_dir() else [str(at)]
@@ -150,7 +150,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def column_names(files: Sequence[str]) -> list[str]:
-    """Return the names of the columns of the first file. Raise a ValueError if it is not a Parquet file."""
+    """Return the names of the columns of the first file. Raise a ValueError if this is not a Parquet file."""
     return list(_open(files[0]).schema_arrow.names)
 
 
@@ -162,7 +162,7 @@ class ParquetColumns:
     files : sequence of str
     columns : sequence of str
     flat : bool
-        Whether a single column is read as an array (n,) in place of (n, 1).
+        Whether a single column is read as an array (n,), not (n, 1).
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[str], flat: bool = False) -> None:
@@ -186,7 +186,7 @@ class ParquetColumns:
         return {}
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop."""
+        """Return the values of a slice of rows."""
         first, last = np.searchsorted(self._ends, [rows.start, rows.stop - 1], side="right")
         parts = []
         for at in range(first, last + 1):
@@ -199,7 +199,7 @@ class ParquetColumns:
     def _group(self, at: int) -> NDArray[Any]:
         place, group, _ = self._groups[at]
         if place not in self._opened:
-            self._opened.clear()  # Keep at most one file open.
+            self._opened.clear()  # At most one file is open.
             self._opened[place] = _open(self._files[place])
         with _damage(f"{self._files[place]} is damaged"):
             table = self._opened[place].read_row_group(group, columns=list(self.columns))
@@ -242,17 +242,17 @@ def _open(file: str) -> Any:
 
 @contextmanager
 def _damage(what: str, advice: str = "Take another copy of the file.") -> Iterator[None]:
-    """Replace an error of a library that reads a file by a ValueError that names the file; a context manager."""
+    """Context manager for reading a file. It replaces errors of a library by a ValueError with the text `what`."""
     try:
         yield
-    except Exception as error:  # Each library has errors of its own for damaged files.
+    except Exception as error:  # Each library raises other errors for damaged files.
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
             raise
         raise ValueError(f"{what}: {str(error).rstrip('.')}. {advice}") from error
 
 
 class ZarrArray:
-    """A `zarr.Array`, read shard by shard, or chunk by chunk if it has no shards."""
+    """A `zarr.Array` that is read shard by shard, or chunk by chunk if it has no shards."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -267,20 +267,20 @@ class ZarrArray:
         return cls(array) if kind.__module__.split(".")[0] == "zarr" and kind.__name__ == "Array" else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop."""
+        """Return the values of a slice of rows."""
         with _damage(f"{self.name} is damaged"):
             return np.asarray(self._array[rows])
 
 
 ENTRIES = 250_000
-"""Default number of values in one read, 2 MB. Batches keep several reads in memory."""
+"""Default number of values in one read: 2 MB. Fits by batches keep several reads in memory."""
 
 
 class StoredArrays(Protocol):
     """An array (n,) or (n, d) that is read by slices of its rows.
 
-    Each kind of storage has a separate class. Other processes can read the rows only if a pickle contains their
-    location.
+    Each kind of storage has a separate class. A pickle must contain the location of the rows, so that other processes
+    can read them.
     """
 
     @property
@@ -293,10 +293,10 @@ class StoredArrays(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Number of rows that storage reads together; 1 if reading a slice costs no more than its rows."""
+        """Number of rows that storage reads together; 1 if a slice of any length can be read without further rows."""
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop, with step 1."""
+        """Return the values of a slice of rows with step 1."""
 
 
 class StoredKind(Protocol):
@@ -307,7 +307,7 @@ class StoredKind(Protocol):
 
 
 def rows_together(stored: int, columns: int) -> int:
-    """Return the number of rows in one read, a multiple of the rows that are stored together."""
+    """Return the number of rows in one read. It is a multiple of the number of rows that are stored together."""
     return stored * max(1, ENTRIES // (stored * max(columns, 1)))
 
 
@@ -350,13 +350,13 @@ class StoredRows:
         return tuple(getattr(self._inputs.stored, "columns", ()))
 
     def inputs(self, rows: slice) -> Array:
-        """Return inputs (B, d) of rows start to stop."""
+        """Return inputs (B, d) of a slice of rows."""
         values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
         check_finite(values, self.columns, rows.start, self.name)
         return values
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Return labels (B,) of rows start to stop."""
+        """Return labels (B,) of a slice of rows."""
         return whole_labels(self._labels.read(rows), rows.start, self.label_name)
 
     @property
@@ -366,7 +366,7 @@ class StoredRows:
 
 
 class _ByChunks:
-    """Reader that keeps the last chunk in memory, since small reads would read it repeatedly."""
+    """Reader that keeps the last chunk in memory. Small reads then read a chunk only once."""
 
     def __init__(self, stored: StoredArrays) -> None:
         self.stored = stored
@@ -399,9 +399,9 @@ def _is_whole(rows: slice, step: int, n: int) -> bool:
 
 
 def _together(inputs: StoredArrays, labels: StoredArrays) -> int:
-    """Return a number of rows that fills whole chunks of inputs and labels.
+    """Return a number of rows that is a multiple of the chunks of inputs and of labels.
 
-    If this number is too large, return the chunk of the inputs.
+    If this number is too large, return the number of rows in a chunk of inputs.
     """
     both = lcm(inputs.chunk, labels.chunk)
     return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk
@@ -423,9 +423,9 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
     ----------
     data : pair of array_like, or path, or Rows
         Inputs (n, d) and labels (n,). Each is a NumPy array, in memory or mapped, or an array of Zarr, Dask or h5py. It
-        may also be another object with `shape`, `dtype` and slices, or the path of a NumPy file, `"X.npy"`, which is
-        mapped. For Parquet, `data` is the path of a file or of a folder of files. It may also be a pair of such a path
-        and the column of labels.
+        may also be another object with `shape`, `dtype` and slices, or the path of a NumPy file, `"X.npy"`. For
+        Parquet, `data` is the path of a file or of a folder of files. It may also be a pair of such a path and the name
+        of the column of labels.
     label : str, optional
         Name of the column of labels, for Parquet.
     columns : sequence of str, optional
@@ -443,8 +443,8 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
     FileNotFoundError
         If a path does not exist.
     ValueError
-        If shapes do not agree, or if there are no rows. If a file is not a Parquet file, or lacks a column. Reading a
-        row whose inputs are not finite, or whose label is not a whole number, raises a `RowError`.
+        If shapes do not agree, or if there are no rows. If a file is not a Parquet file, or lacks a column. Later, a
+        `RowError` is raised if a row is read with inputs that are not finite or a label that is not a whole number.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Latent functions that are sums of effects. They are computed as affine functions of standard normals.
 
 affine_map: expressions as affine functions of standard normals and of values of processes
-row_parts: coefficients of rows as products of data and parts, and Gaussian processes as terms of a sum
+row_parts: coefficients of rows in parts, and Gaussian processes as terms of a sum
 effect_sum: sums of effects at the rows of the data, with their prior moments
 sum_values: the variables of a model as functions of standard normals, for fits and samplers
 new_data: data of new rows, and the levels that an index selects

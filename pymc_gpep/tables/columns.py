@@ -1,4 +1,4 @@
-"""Columns of a table as inputs of a Gaussian process, with a covariance function and priors for them."""
+"""Columns of a table as inputs of a Gaussian process, with a covariance function and priors for these inputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matern32": pm.gp.cov.Matern32,
     "matern52": pm.gp.cov.Matern52,
 }
-"""Names of stationary covariance functions."""
+"""Stationary covariance functions, by name."""
 
-_SPREAD_OF_SCALE = 1.5  # Standard deviation of the log of a length scale, as in `default_priors`.
-_MAGNITUDE = 1.0, 1.5  # Mean and standard deviation of the log magnitude, as in `default_priors`.
+_SPREAD_OF_SCALE = 1.5  # Prior standard deviation of the log of a length scale, as in `default_priors`.
+_MAGNITUDE = 1.0, 1.5  # Prior mean and standard deviation of the log magnitude, as in `default_priors`.
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Columns:
     """The columns of a table, as `gpep.columns` returns them.
 
     A column of numbers or booleans becomes one standardised input. A column of categories becomes indicator inputs (0
-    or 1), which share one length scale, so that all pairs of categories have the same distance.
+    or 1). These inputs share one length scale, so all pairs of categories have the same distance.
 
     Attributes
     ----------
     columns : tuple of Column
-        The columns, with the constants that encode them.
+        The columns, with the constants of their encoding, such as means.
     X : array (n, d)
         Inputs of the training rows.
 
@@ -56,12 +56,12 @@ class Columns:
 
     @property
     def coords(self) -> dict[str, Sequence[Any]]:
-        """Coordinates for a model: the names of the columns, for length scales."""
+        """Coordinates for `pm.Model(coords=...)`: the names of the columns, as labels of length scales."""
         return {"column": self.names}
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Number of the column that each of the d inputs belongs to, (d,)."""
+        """Index of the column of each of the d inputs, (d,)."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     def encode(self, table: Any) -> Array:
@@ -93,7 +93,7 @@ class Columns:
         return self.encoded([given[name] for name in self.names])
 
     def encoded(self, table: Sequence[Values]) -> Array:
-        """Return inputs (m, d) for columns in the order of training."""
+        """Return inputs (m, d) for columns in the order of the training columns."""
         blocks = [column.encode(values) for column, values in zip(self.columns, table, strict=True)]
         return np.concatenate(blocks, axis=1)
 
@@ -106,13 +106,13 @@ class Columns:
         names: tuple[str, str] = ("ls", "eta"),
         magnitude: tuple[float, float] = _MAGNITUDE,
     ) -> Any:
-        """Add priors of length scales and magnitude to the current model. Return a covariance function with these.
+        """Add priors of length scales and magnitude to the current model. Return a covariance function with them.
 
         Columns of numbers share one length scale; with `ard` each has a separate length scale. A column of categories
-        always has a separate length scale ls. Rows of two different categories have the distance √2/ls, for which the
-        factor of `"rbf"` is exp(−1/ls²). Length scales are log-normal with the median √p, for p columns. The magnitude
-        is log-normal with the median e. With `linear` a linear function of the inputs is added; the standard deviation
-        of its slopes is the variable `slope`.
+        always has a separate length scale ls. Rows of two different categories have the distance √2/ls. The factor of
+        `"rbf"` for this distance is exp(−1/ls²). For p columns, length scales are log-normal with the median √p. The
+        magnitude is log-normal with the median e. With `linear` a linear function of the inputs is added. The standard
+        deviation of its slopes is the variable `slope`.
 
         Parameters
         ----------
@@ -126,8 +126,8 @@ class Columns:
             Names of the length scale and of the magnitude. Without `ard`, the name of the length scales of categories
             ends in `_category`.
         magnitude : (float, float)
-            Mean and standard deviation of the log magnitude. The linear part has the same prior magnitude in rows whose
-            numbers are one standard deviation from their means.
+            Mean and standard deviation of the log magnitude. The linear part has the same prior magnitude if all
+            numbers of a row are one standard deviation from their means.
 
         Returns
         -------
@@ -161,7 +161,7 @@ class Columns:
         return covariance + slope**2 * pm.gp.cov.Linear(d, c=np.zeros(d))
 
     def _length_scales(self, name: str, ard: bool) -> Any:
-        """Return the length scale of each column, (p,), or a length scale for all columns."""
+        """Add a prior of length scales to the model. Return the length scale of each column (p,) or of all columns."""
         prior = {"mu": np.log(len(self.columns)) / 2, "sigma": _SPREAD_OF_SCALE}
         known = "column" in pm.modelcontext(None).coords
         if ard:
@@ -172,12 +172,12 @@ class Columns:
         of_categories = pm.LogNormal(f"{name}_category", **prior, shape=int(category.sum()))
         if category.all():
             return of_categories
-        # One length scale for all columns of numbers, then a length scale for each column of categories.
+        # The vector has one length scale for all columns of numbers, then one for each column of categories.
         where = np.where(category, np.cumsum(category), 0)
         return pt.concatenate([pm.LogNormal(name, **prior)[None], of_categories])[where]
 
     def length_scales(self, hyperparameters: Any, names: tuple[str, str] = ("ls", "eta")) -> Array:
-        """Return the length scale of each column, (p,), from the hyperparameters of a fit to a model with `covariance`.
+        """Return the length scale of each column, (p,), from the hyperparameters of a fit. The model uses `covariance`.
 
         The length scale of a constant column of numbers is infinite.
 
@@ -235,7 +235,7 @@ def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error")
 
 
 def read_columns(table: Sequence[Values], missing: Missing = "error", unseen: Unseen = "error") -> Columns:
-    """Return `Columns` for the values of columns; see `columns`."""
+    """Return `Columns` for a list of columns with their values; see `columns`."""
     for name, value, known in (("missing", missing, ("error", "impute")), ("unseen", unseen, ("error", "new"))):
         check_name(name, value, known)
     if not table or not table[0].size:

@@ -1,4 +1,4 @@
-"""A column of numbers as a smooth term: a straight line, and deviations from the line with a learned penalty."""
+"""A column of numbers as a smooth term: a straight line, and deviations from this line with a learned penalty."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from scipy.linalg import cholesky, solve_triangular
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
-_FEWEST = 3  # Smallest number of knots: two knots define only a line.
-# Smallest distance of distinct values, relative to the range. Nearer values count as one value.
+_FEWEST = 3  # Smallest number of knots, since two knots define only a line.
+# Values with a smaller distance, relative to the range, count as one value.
 _GAP = 1e-6
 
 
@@ -25,8 +25,8 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     penalty ∫ f''(x)² dx is a constant times the sum of squares of `bend`.
 
     Each column sums to zero over the rows of `x`, so the model needs an intercept for the level of the curve. At these
-    rows `bends` are orthogonal to `line`. They are scaled so that s is the standard deviation of the curve about its
-    line, as a root mean square over the rows.
+    rows `bends` are orthogonal to `line`. Their scale makes s the standard deviation of the curve about its line, as a
+    root mean square over the rows.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
         `fit.predict(data={"x": new})` returns the curve at new values. Knots, means and scales are computed once, from
         the values at the call.
     k : int
-        Number of knots, which lie at quantiles of the distinct values. It equals the number of coefficients, the
-        intercept included. If k is large enough, the smoothness depends on the penalty and hardly on k.
+        Number of knots. Knots are at quantiles of the distinct values. The curve has k coefficients, including the
+        intercept. If k is large enough, the smoothness depends on the penalty and hardly on k.
 
     Returns
     -------
@@ -73,9 +73,8 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     values = _values(x)
     distinct, along_range = np.unique(values), np.linspace(0.0, 1.0, k)
     gap = _GAP * np.ptp(distinct)
-    if (
-        gap > 0.0 and np.diff(np.quantile(distinct, along_range)).min() < gap
-    ):  # One value from each interval of the length `gap`.
+    if gap > 0.0 and np.diff(np.quantile(distinct, along_range)).min() < gap:
+        # Keep one value from each interval of length `gap`.
         distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
@@ -96,7 +95,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
 
 
 def _values(x: Any) -> Array:
-    """Check a column. Return its values in double precision."""
+    """Check a column of numbers, and return its values (n,) in double precision."""
     if isinstance(x, TensorVariable):
         if random := rvs_in_graph(x):
             raise TypeError(f"x must be data, but depends on the random variable {min(map(str, random))!r}.")
@@ -114,10 +113,10 @@ def _values(x: Any) -> Array:
 
 
 def _weights(knots: Array) -> Array:
-    """Return coefficients (k, k − 2) of |x − knot|³ in a basis of splines whose penalty is the sum of squares.
+    """Return coefficients (k, k − 2) of |x − knot|³ for k − 2 splines. Their penalty is a sum of squares.
 
-    Second derivatives γ at the inner knots have the penalty γᵀRγ, where R is tridiagonal. The jump of the third
-    derivative at a knot is the second divided difference of γ at this knot.
+    A spline with second derivatives γ at the inner knots has the penalty γᵀRγ, where R is tridiagonal. The jump of its
+    third derivative at a knot is the second divided difference of γ at this knot.
     """
     gaps = np.diff(knots)
     jumps = np.diff(np.diff(np.eye(knots.size), axis=0) / gaps[:, None], axis=0).T

@@ -1,4 +1,4 @@
-"""Data frames of pandas or polars, and arrays, as a list of columns."""
+"""Data frames and arrays as lists of columns, and the encoding of a column as inputs of a Gaussian process."""
 
 import datetime
 import warnings
@@ -40,7 +40,7 @@ class Values(NamedTuple):
 
 
 def is_frame(table: Any) -> bool:
-    """Return whether a table is a data frame, whose columns have names and types."""
+    """Return whether a table is a data frame with named and typed columns."""
     return hasattr(table, "columns") and hasattr(table, "shape") and hasattr(table, "__getitem__")
 
 
@@ -53,7 +53,7 @@ def read_table(table: Any) -> list[Values]:
     Parameters
     ----------
     table : DataFrame, dict of str to array, or array (n, d)
-        Columns of an array get the names `x0`, `x1` and so on.
+        Columns of an array have the names `x0`, `x1` and so on.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _of_series(name: str, series: Any) -> Values:
         return Values(name, None, _labels(name, series.to_numpy()))
     if kind.lower().startswith(("datetime", "timedelta", "period", "date", "duration", "time")):
         raise _times(name, kind)
-    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # May contain pd.NA.
+    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # Values may be pd.NA.
         if series.dtype.kind == "c":
             raise TypeError(f"Column {name!r} has complex numbers.")
         return Values(name, series.to_numpy(dtype=np.float64, na_value=np.nan), None)
@@ -156,8 +156,8 @@ def _is_missing(value: Any) -> bool:
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
-_SEVERAL = 20  # Smallest number of rows for a warning about many categories.
-_NEARLY = 0.9  # Ratio of categories to rows above which a column probably contains row names.
+_SEVERAL = 20  # With fewer rows, `column_of` does not warn of many categories.
+_NEARLY = 0.9  # A column with more categories per row probably contains names of rows.
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ class Column(ABC):
         Raises
         ------
         ValueError
-            If a value is infinite. If a value is missing or an unseen category, and these are errors.
+            If a value is infinite. If a value is missing, or is an unseen category, and the options make this an error.
         TypeError
             If the column changes from numbers to categories, or from categories to numbers.
         """
 
     def _refuse_missing(self, absent: Any) -> None:
-        """Raise a ValueError that names the rows with a missing value."""
+        """Raise a ValueError that lists the rows in the mask `absent`, which have a missing value."""
         if np.any(absent) and self.missing == "error":
             raise ValueError(
                 f"Column {self.name!r} has a missing value, NaN, in {rows_text(absent)}. Drop such rows, or take "
@@ -236,7 +236,7 @@ class NumberColumn(Column):
 class CategoryColumn(Column):
     """A column of categories: an indicator input (0 or 1) for each category, and one for new categories.
 
-    Any two rows of different categories have the distance √2.
+    Two rows of different categories have the distance √2 in these inputs.
 
     Attributes
     ----------
@@ -277,12 +277,12 @@ class CategoryColumn(Column):
 
 
 def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
-    """Return the encoding of a column that training rows define.
+    """Return the encoding of a column, as determined by the training rows.
 
     Raises
     ------
     ValueError
-        If a number is infinite; if all values are missing; if a value is missing, and this is an error.
+        If a number is infinite; if all values are missing; if a value is missing, and `missing` is "error".
     """
     if values.numbers is not None:
         _refuse_infinite(values.name, values.numbers)
@@ -296,7 +296,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         levels = tuple(dict.fromkeys(labels))
         try:
             levels = tuple(sorted(levels))
-        except TypeError:  # The labels have several types, which do not compare.
+        except TypeError:  # Labels of different types cannot be sorted.
             levels = tuple(sorted(levels, key=str))
         if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
             warnings.warn(
@@ -319,16 +319,16 @@ def _refuse_infinite(name: str, numbers: Array) -> None:
 
 
 def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:
-    """Return numbers scaled by a power of two so that their squares neither overflow nor underflow, and its exponent.
+    """Divide numbers by a power of two, so that the largest has a size from ½ to 1. Return them and the exponent.
 
-    With an `axis` each column has a separate power. The scaling is exact.
+    With an `axis` each column has a separate power. The division is exact, and squares of the result do not overflow.
     """
     _, exponent = np.frexp(np.abs(numbers).max(axis=axis))
     return np.ldexp(numbers, -exponent), exponent
 
 
 def mean_and_deviation(numbers: Array) -> tuple[float, float]:
-    """Return mean and standard deviation of numbers (n,), whose squares may overflow or underflow.
+    """Return mean and standard deviation of numbers (n,). Squares of the numbers may overflow or underflow.
 
     If all numbers are equal, the deviation is exactly 0.
     """
