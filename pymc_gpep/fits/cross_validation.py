@@ -51,12 +51,12 @@ def loo(
     The log predictive density of each label given all other labels is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is the
     cavity: the posterior of the latent values of a point with its own site left out.
 
-    If the fit integrates over the hyperparameters, so does this function, with weights of the nodes that leave the
-    label out. With `hyper="map"` the hyperparameters stay at the maximum, which depends on the left-out label. The
-    scores are then a little too good, and the bias grows with the number of hyperparameters.
+    If the fit integrates over the hyperparameters, this function also integrates. The weights of the nodes then leave
+    the label out. With `hyper="map"` the hyperparameters stay at the maximum. This maximum depends on the left-out
+    label, so scores are a little too good. The bias grows with the number of hyperparameters.
 
-    The sites of the other points stay fixed, which is accurate to first order in the effect of a label. At points with
-    a large `p_loo_i` the error of `elpd_i` is some tenths. `refit_above` solves again without each of these points.
+    The sites of all other points stay fixed. This is accurate to first order in the effect of a label. At points with a
+    large `p_loo_i` the error of `elpd_i` is some tenths. `refit_above` solves again without each of these points.
 
     With `groups` all rows of a group are left out together, to score predictions of unseen groups. The score is the
     joint log density of all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here q₋ is the posterior
@@ -73,8 +73,8 @@ def loo(
         such as `"where"` of `alpha[where]`, or of a dim of an observed array. With several observed variables, pass a
         dict by their names. By default a vector with correlated noise is a group.
     response : str, optional
-        Name of the observed variable whose rows are left out, if the model has several. The default is the rows of all
-        observed variables.
+        Name of an observed variable, if the model has several. Only its rows are left out. By default the rows of all
+        observed variables are left out.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values, if their prior cannot be read from the graph of the model.
     refit_above : float
@@ -85,8 +85,8 @@ def loo(
         Number of draws of the latent values for the density of a group, at least 100.
     tolerance : float
         Allowed absolute error of probabilities by quasi-Monte Carlo integration, for a multinomial probit with five
-        classes or more and a softmax with four or more. A probability whose error is above a hundredth of its value is
-        computed again with a smaller error.
+        classes or more and a softmax with four or more. If the error of a probability is above a hundredth of its
+        value, it is computed again with a smaller error.
     pit : bool
         Whether to return probability integral transforms as well: the probability of an observation at most as large as
         the label, given all other labels. They are uniform if the model is right. For a count y the transform is drawn
@@ -142,7 +142,7 @@ def loo(
 
 
 def _vectors(classifier: GPClassifier) -> str | None:
-    """Return the dim of vectors with correlated noise, which are left out whole; None without such vectors.
+    """Return the dim of vectors with correlated noise, since a vector is left out whole; None without such vectors.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def _vectors(classifier: GPClassifier) -> str | None:
 def _rows_left_out(
     fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
 ) -> "LeaveOneOut":
-    from pymc_gpep.checks.left_out import ROUGH, summed_up  # This import loads ArviZ, which is slow.
+    from pymc_gpep.checks.left_out import ROUGH, summed_up  # This slow import loads ArviZ.
 
     classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
     converged, several = fit.converged, bool(classifier.parts)
@@ -273,7 +273,7 @@ def _groups_left_out(
     if refit_above < np.inf:
         raise ValueError("refit_above is for rows, and groups are not fitted again. Leave refit_above or groups out.")
     check_whole("draws", draws, 100)
-    from pymc_gpep.checks.left_out import groups_summed_up  # This import loads ArviZ, which is slow.
+    from pymc_gpep.checks.left_out import groups_summed_up  # This slow import loads ArviZ.
 
     chosen, weights = _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data), fit.hyper_posterior.weights
     found = np.empty((len(LeftOutGroup._fields), len(weights), len(chosen.rows)))

@@ -115,7 +115,7 @@ class Fitted(SingleGroupApproximation):
     def refine(self, n: int, *, callbacks: Sequence[Any] | None = None, progressbar: bool = True) -> Self:
         """Continue the fit for at most `n` more iterations or steps.
 
-        The new fit uses the data, backend and options of this fit, which does not change.
+        The new fit uses the data, backend and options of this fit. This fit does not change.
 
         Returns
         -------

@@ -185,7 +185,7 @@ def _check_registered(attrs: Mapping[Any, Any]) -> None:
 
 
 def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
-    """Read the model with the options of the stored fit, which may treat means of processes as hyperparameters."""
+    """Read the model with the options of the stored fit. They may make means of processes hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
     means = kind.takes_means
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None

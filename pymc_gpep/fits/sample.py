@@ -196,7 +196,7 @@ def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
     """Return draws (draws, ...) of all value variables and of deterministic latent values, by name.
 
     If the marginal of an effect is far from normal, draws of all effects are transformed to the marginals of `summary`.
-    The results have the ranks of the Gaussian draws, which is a Gaussian copula (Chiuchiolo and others 2023).
+    The results have the ranks of the Gaussian draws. This is a Gaussian copula (Chiuchiolo and others 2023).
     """
     hyper, marginals = fit.hyper_posterior, fit._marginals_of_draws
     entries = entries_of(hyper, list(marginals)) if marginals else None
@@ -280,8 +280,8 @@ def sample(
         Whether to resample draws by their Pareto-smoothed importance weights, see the method `importance`. The result
         then follows the exact posterior of the latent values given the maximum of the hyperparameters. At least 1000
         draws are weighted. The result has repeated draws in random order, as accurate as `effective_size` independent
-        draws; ArviZ does not compute this size. The group `sample_stats` has the `log_weight` of each draw, which must
-        not be applied again, and the `attrs` `pareto_k`, `effective_size` and `log_evidence`.
+        draws; ArviZ does not compute this size. The group `sample_stats` has the `log_weight` of each draw, and the
+        `attrs` `pareto_k`, `effective_size` and `log_evidence`. Do not apply the weights again.
     log_likelihood : bool
         Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of an observed
         array have the dims of the array. A vector of correlated entries has one log density. `az.loo` of the draws is
@@ -296,7 +296,7 @@ def sample(
     -------
     DataTree or MultiTrace
         Hyperparameters, latent values, and the variables that depend on them. Missing responses are drawn from the
-        likelihood. For leave-one-out use `fit.loo()`, which is more accurate than `az.loo` of these draws. With
+        likelihood. For leave-one-out use `fit.loo()`: it is more accurate than `az.loo` of these draws. With
         inducing inputs or active rows and more than 1000 rows, the standard normals of latent values are omitted.
         `pm.sample_posterior_predictive` then draws latent values from their prior, unless the model has `gp.prior(...,
         reparameterize=False)`. If rows came from `data=...` or `Xnew`, latent values have a dim `new_point`, and

@@ -34,7 +34,7 @@ FORMAT = 2
 
 
 def to_datatree(fit: Fitted) -> xr.DataTree:
-    """Return the fit as a DataTree, which xarray can write to a file and `gpep.from_datatree` reads.
+    """Return the fit as a DataTree. xarray can write it to a file, and `gpep.from_datatree` reads it.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
 
 
 def save(fit: Fitted, path: str | os.PathLike[str]) -> None:
-    """Write the fit to a file, which `gpep.load` reads.
+    """Write the fit to a file. `gpep.load` reads the file.
 
     The file is written under a temporary name and then renamed, so the path always holds a complete file.
 
@@ -257,7 +257,7 @@ def _loaded(path: Path, options: dict[str, Any]) -> xr.DataTree:
 
 
 def _in_a_thread[T](work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs in a thread. An interrupt is raised after the end of `work`.
+    """Run `work` in a thread and return its result. An interrupt is raised after the end of `work`.
 
     Interrupts are raised in the main thread, so `work` can release its locks. Other locks would block later files.
     """

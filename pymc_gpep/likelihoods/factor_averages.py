@@ -99,7 +99,7 @@ def over_factors(
     mean : array (m, c)
         Means of the latent values, five classes or more.
     cov : array (m, c, c)
-        Covariances of the latent values, which may be singular.
+        Covariances of the latent values. They may be singular.
     noise : UtilityNoise
     tolerance : float
         Target absolute error. With strongly correlated classes no rule may reach it, so check the estimated errors.

@@ -66,7 +66,7 @@ class Likelihood(LocalLikelihood, ABC):
     """Distribution of an observation given the c latent values of its point."""
 
     written: ClassVar[str]
-    """Code with which a user declares the likelihood."""
+    """Code that declares the likelihood in a model."""
     distributions: ClassVar[tuple[type[Op], ...]]
     """Types of PyMC random variables that may have the likelihood."""
     method: ClassVar[str]
@@ -132,7 +132,7 @@ class Likelihood(LocalLikelihood, ABC):
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
-        """Return a mask (n,) of points whose likelihood does not depend on the latent values."""
+        """Return a mask (n,): True at points with a likelihood that does not depend on the latent values."""
         return np.zeros(len(observed), dtype=bool)
 
     def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
@@ -211,7 +211,7 @@ class Likelihood(LocalLikelihood, ABC):
         mean : array (m, c)
             Means of the latent values at m points.
         cov : array (m, c, c)
-            Covariances of the latent values, which may be singular.
+            Covariances of the latent values. They may be singular.
         how : str, optional
             A name in `ways`; the first by default.
         tolerance : float
@@ -294,7 +294,7 @@ def log_predictive(
     mean : array_like (m, c)
         Means of the latent values.
     cov : array_like (m, c, c)
-        Covariances of the latent values, which may be singular.
+        Covariances of the latent values. They may be singular.
     labels : array_like of int (m,)
         Observed classes, counted from 0.
     tolerance : float

@@ -224,13 +224,13 @@ _inner_ep = TiltedMoments()
 
 
 def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    r"""Approximate the log probability of labels whose latent values are normal, by expectation propagation.
+    r"""Approximate the log probability of labels under normal latent values, by expectation propagation.
 
     .. math:: Z = \int p(y \mid f) \, N(f \mid m, \Sigma) \, df
 
     Here p(y | f) is the multinomial probit of :class:`MultinomialProbit`: the label is the largest of utilities with
-    mean m and covariance Σ + I. So this is the likelihood of a multinomial probit whose utilities are correlated. It
-    can be added to a model as a potential, and NUTS can sample its parameters.
+    mean m and covariance Σ + I. So this is the likelihood of a multinomial probit with correlated utilities. It can
+    be added to a model as a potential, and NUTS can sample its parameters.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ def class_probabilities(
     mean : (m, c) array
         Posterior means of the latent values.
     cov : (m, c, c) array
-        Posterior covariances of the latent values, which may be singular.
+        Posterior covariances of the latent values. They may be singular.
     method : {"orthant", "inner_ep"}
         "orthant" computes the c orthant probabilities of dimension c − 1. For up to three classes the error is
         rounding. For four classes it is about 1e-10, unless latent values vary a thousand times more than the noise.

@@ -190,7 +190,7 @@ def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.nda
 
 
 def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice: str) -> None:
-    """Raise a ValueError with the first labels for which `wrong` is True, if there is such a label."""
+    """Raise a ValueError if a label is invalid. The message lists the first labels in the mask `wrong`."""
     where = np.argwhere(wrong)
     if len(where) == 0:
         return

@@ -2,7 +2,7 @@
 
 Binomial rows become one factor with the sum of trials, and Poisson rows one factor with the sum of exposures. Normal
 rows become a normal density of their mean. Other rows become one factor if they are equal. Rows of two classes become
-two factors, whose product is a binomial density.
+two factors. The product of both factors is a binomial density.
 """
 
 import math

@@ -112,7 +112,7 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     mean : (m, c) array
         Posterior means of the latent values.
     cov : (m, c, c) array
-        Posterior covariances of the latent values, which may be singular.
+        Posterior covariances of the latent values. They may be singular.
     tolerance : float
         Target absolute error of each probability for four classes or more. For five classes or more, randomised rules
         average over common factors of the classes. For four classes, or if these rules do not reach the tolerance,

@@ -245,7 +245,7 @@ def reading_of(
 
 @dataclass(frozen=True)
 class OfNumbers(OneFunction, ABC):
-    """A likelihood of one latent function whose observations are numbers or counts."""
+    """Base class of likelihoods of numbers or counts, with one latent function."""
 
     has_parameters: ClassVar[bool] = True
 

@@ -1,8 +1,8 @@
 """Moments of tilted distributions of rows with several latent values, by quadrature.
 
 The tilted distribution of a row is p(y | f) N(f | μ, R Rᵀ), normalised. Its latent values are f = μ + R z. The first
-elements of z are outer elements. Their nodes form a product of Gauss–Hermite rules. The other elements are inner
-elements, which are integrated at each outer node. This integral is exact if the log density is quadratic in the inner
+elements of z are outer elements. Their nodes form a product of Gauss–Hermite rules. All other elements are inner
+elements. They are integrated at each outer node. This integral is exact if the log density is quadratic in the inner
 latent values. Otherwise a single inner element has separate nodes at each outer node.
 
 Means and covariances determine the nodes (Naylor and Smith 1982). First these are modes and inverse curvatures, then
@@ -121,7 +121,7 @@ class _Nodes(NamedTuple):
 def _rule(k: int, order: int) -> tuple[Array, Array]:
     """Return nodes x (d, k), and log weight + ½|x|² of each node (d,), for averages over k standard normals.
 
-    A large rule for one element has equidistant nodes, which converge faster if the density has poles near the real
+    A large rule for one element has equidistant nodes. They converge faster if the density has poles near the real
     axis.
     """
     if k == 1 and order >= _EQUIDISTANT:

@@ -246,8 +246,7 @@ class GPClassifier:
         ----------
         found : Dataset or DataArray
         dim : str
-            Dim of rows, which is replaced by the dims of the array. Results of several observed variables keep this
-            dim.
+            Dim of rows. The dims of the array replace this dim, but results of several observed variables keep it.
         """
         if self.axes is None or dim not in found.dims:
             return found

@@ -297,7 +297,7 @@ def _words(error: NotAffineError) -> str:
 
 # A smaller negative eigenvalue, relative to the largest eigenvalue, counts as a rounding error.
 _EIGENVALUE_ROUNDING = 1e-6
-# Largest size of a matrix whose eigenvalues are computed for a message.
+# For a message, eigenvalues are computed for matrices up to this size.
 _LARGEST = 2000
 # Relative errors of squared distances: an error message names inputs above the first, a fit warns above the second.
 _NAMED, LOST = 1e-9, 1e-7
@@ -316,8 +316,8 @@ def why_improper(
     point : dict
         Values of the model's value variables.
     covariance : callable, optional
-        Function that returns the prior covariance (c, n, n) of rows at this point, and a second value, which is not
-        used. If the function is given, Gaussian processes are checked.
+        Function that returns the prior covariance (c, n, n) of rows at this point, and a second, unused value. If the
+        function is given, Gaussian processes are checked.
     """
     processes = {latent.free for latent in prior.processes}
     for variable in prior.integrated:

@@ -67,8 +67,8 @@ def read_classifier(
     Parameters
     ----------
     model : pm.Model
-        Model with a likelihood whose argument is affine in Gaussian variables, for example `pm.gp.Latent` priors. A
-        model of `pymc.dims` is converted by `lower_dims`.
+        Model with a likelihood. The argument of the likelihood is affine in Gaussian variables, for example
+        `pm.gp.Latent` priors. A model of `pymc.dims` is converted by `lower_dims`.
     likelihood : str, optional
         Name of the observed variable to read. Other observed variables are then ordinary terms of the model. By default
         all observed variables that share Gaussian variables are read together, each with one latent function.

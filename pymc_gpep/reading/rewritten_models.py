@@ -138,7 +138,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     ----------
     model : pm.Model
     asked : collection of str
-        Names of series whose start is not separated.
+        Names of series. Their starts are not separated.
 
     Returns
     -------
@@ -516,7 +516,7 @@ type _Term = tuple[_Density, list[TensorVariable], int]
 
 
 def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collection[Variable]) -> list[_Term]:
-    """Return the log densities of rows whose sum is a potential; empty if the potential is not such a sum."""
+    """Return log densities of rows that sum to the potential; empty if the potential is not such a sum."""
     terms = list(_summands(potential, sources))
     of_rows = [each for each in terms if not sources.isdisjoint(ancestors([each]))]
     shape = known_shape(of_rows[0]) if of_rows else (None,)

@@ -417,7 +417,7 @@ STORED: tuple[StoredKind, ...] = (
 
 
 def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
-    """Open rows of data, which a fit reads block by block.
+    """Open rows of data. A fit reads these rows block by block.
 
     Parameters
     ----------

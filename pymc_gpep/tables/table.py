@@ -193,7 +193,7 @@ class Column(ABC):
         """
 
     def _refuse_missing(self, absent: Any) -> None:
-        """Raise a ValueError that lists the rows in the mask `absent`, which have a missing value."""
+        """Raise a ValueError that lists the rows with a missing value, given by the mask `absent`."""
         if np.any(absent) and self.missing == "error":
             raise ValueError(
                 f"Column {self.name!r} has a missing value, NaN, in {rows_text(absent)}. Drop such rows, or take "
