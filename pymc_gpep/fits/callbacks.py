@@ -131,7 +131,7 @@ class Checkpoint(Callback):
         if not batches:
             advice = "Give batch_size, or leave" if method in STREAMING_METHODS else "Leave"
             raise TypeError(
-                f"callbacks has a Checkpoint, which is for fits by batches. {advice} the Checkpoint out. Save a "
+                f"callbacks has a Checkpoint, but a Checkpoint is for fits by batches. {advice} it out. Save a "
                 "fit of all rows with fit.to_datatree() when it has ended."
             )
 

@@ -674,9 +674,9 @@ def over_priors(
         return found, [], ""
     rows, count = np.flatnonzero(changed), int(np.isnan(mean).sum())
     note = (
-        f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
-        "prior has no variance. Latent values and observations of these rows have no mean. Their probabilities and "
-        "quantiles are averages over the prior."
+        f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, and the "
+        "prior of these levels has no variance. Latent values and observations of these rows have no mean. Their "
+        "probabilities and quantiles are averages over the prior."
     ) * bool(count)
     shifted = [(found.mean + own[:, None], np.maximum(rest, 0.0)) for own in shifts]
     nodes = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]

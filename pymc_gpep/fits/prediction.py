@@ -269,7 +269,7 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
         more = f" If fitted rows are near them, the fit needs more {by}."
     warn(
         f"{count} of {len(far)} rows of Xnew {'is' if count == 1 else 'are'} further from all {of} than the length "
-        f"scales of the covariance reach, and {nothing}. Scale Xnew like the inputs of the model.{more}"
+        f"scales of the covariance: {nothing}. Scale Xnew like the inputs of the model.{more}"
     )
 
 

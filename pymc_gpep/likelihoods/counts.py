@@ -75,8 +75,8 @@ class PoissonLikelihood(StandardLikelihood):
         (offset,) = self.parameters
         if (bad := ~(offset < np.inf)).any():
             raise ValueError(
-                f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
-                f"not in {rows_text(bad)}."
+                f"Exposures of {name} must be numbers of at least 0, and offsets must be less than infinity. Correct "
+                f"the values in {rows_text(bad)}."
             )
         if observed is not None and (bad := (offset <= NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(

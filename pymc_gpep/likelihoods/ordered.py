@@ -56,7 +56,7 @@ class OrderedLikelihood(OneFunction, ABC):
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
         return (
-            f"{name} is a Categorical of classes between cutpoints, but not with standard normal or logistic noise. "
+            f"{name} is a Categorical of classes between cutpoints, but its noise is not standard normal or logistic. "
             f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
             "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma. Such noise is also read in "
             "stopping ratios."

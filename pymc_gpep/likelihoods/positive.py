@@ -70,7 +70,7 @@ class GammaLikelihood(StandardLikelihood):
         name, (alpha, _) = repr(variable.name), variable.owner.op.dist_params(variable.owner)
         if free_of_latents(alpha, latents) is None:
             return (
-                f"{name} is a Gamma whose shape, alpha or (mu / sigma)², depends on latent values. Write "
+                f"{name} is a Gamma, but its shape, alpha or (mu / sigma)², depends on latent values. Write "
                 f"pm.Gamma({name}, mu=mu, sigma=ratio * mu) with mu = pm.math.exp(f), or "
                 f"pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)). Let ratio and alpha be hyperparameters."
             )

@@ -83,7 +83,7 @@ def plot_effective_likelihoods(
         if classifier.n_functions > 1:
             raise TypeError(f"{name!r} has {classifier.n_functions} latent values at each point, but must have one.")
         if not solution.posterior.sites_class.pointwise:
-            raise ValueError(f"The sites of {name!r} are not each of one point: its likelihoods cannot be drawn.")
+            raise ValueError(f"Some sites of {name!r} depend on several points, so its likelihoods cannot be drawn.")
         at = [point_position(classifier, point) for point in points]
         if classifier.groups is not None:
             at = classifier.groups.of[at].tolist()

@@ -270,7 +270,7 @@ def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
         mean, joint = fit.joint_latent_moments([i, j])
     except NotImplementedError as error:
         raise TypeError(
-            f"`points` needs the moments of two points together, which {name!r} does not have: {error}"
+            f"`points` needs joint moments of two points, but {name!r} does not have such moments: {error}"
         ) from None
     where = [0, 1], [a, b]
     return mean[where], joint[where][:, *where]

@@ -145,7 +145,7 @@ class Gaussians:
         )
         if beside:
             raise StructureError(
-                f"The argument of {quoted(observed)} depends on {listing(beside)} not only through latent values. "
+                f"The argument of {quoted(observed)} depends on {listing(beside)} other than by latent values. "
                 f"{as_it_is(self.model)}"
             )
 
@@ -465,8 +465,8 @@ def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: 
         return ""
     if least < -_EIGENVALUE_ROUNDING * largest:
         return (
-            f"{what} is not positive semi-definite (smallest eigenvalue {least:.2g}). No jitter makes it a "
-            f"{'precision' if inverted else 'covariance'}: look at how it is computed."
+            f"{what} is not positive semi-definite (smallest eigenvalue {least:.2g}). No jitter repairs this "
+            f"{'precision' if inverted else 'covariance'}. Check its computation."
         )
     return (
         f"{what} is singular to rounding (smallest eigenvalue {least:.2g}). Add to its diagonal: "
@@ -487,9 +487,9 @@ def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
     if least >= 0.0:
         return ""
     if least < -_EIGENVALUE_ROUNDING * largest:
-        return f"{wrong} That is more than rounding, so that no jitter mends it: check the covariance function."
+        return f"{wrong} A jitter does not repair it: it is not a rounding error. Check the covariance function."
     jitter = _power_of_ten(-10.0 * least)
-    return f"{wrong} That is rounding: give the prior a larger jitter, gp.prior(..., jitter={jitter:g})."
+    return f"{wrong} This is a rounding error. Give the prior a larger jitter, gp.prior(..., jitter={jitter:g})."
 
 
 def _power_of_ten(value: float) -> float:

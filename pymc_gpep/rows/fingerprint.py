@@ -55,5 +55,5 @@ class FormerRows(NamedTuple):
     def _absent(self) -> ValueError:
         where = f" They were read from {self.name}." if self.name else ""
         return ValueError(
-            f"The {self.n_rows} rows of this fit came from data=..., and its file does not hold them.{where}"
+            f"The {self.n_rows} rows of this fit came from data=..., but the file of the fit has no rows.{where}"
         )

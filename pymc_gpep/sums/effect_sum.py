@@ -158,7 +158,7 @@ class EffectSum(LatentPrior):
     def described(self) -> str:
         integrated = f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}."
         names = ", ".join(str(v.name) for v in self.flat_variables if v not in self.bounded_variables)
-        flat = f"Flat: {names}. Their prior density is 1, which makes the evidence a restricted likelihood (REML)."
+        flat = f"Flat: {names}. Their prior density is 1, so the evidence is a restricted likelihood (REML)."
         wide = {str(v.name): each.wide for v, each in self.recipes.items() if each.wide}
         deviations = np.concatenate([*wide.values(), ()])
         more = np.log(deviations).sum() + 0.5 * deviations.size * np.log(2.0 * np.pi)
@@ -349,8 +349,8 @@ class EffectSum(LatentPrior):
     def covariances(self) -> TensorVariable:
         if self.flat:
             raise StructureError(
-                f"{listing(self.flat_variables)} has a flat prior, so that latent functions have no prior covariance, "
-                f"which is needed here. {self.proper}"
+                f"{listing(self.flat_variables)} has a flat prior. Latent functions then have no prior covariance, but "
+                f"the method needs it. {self.proper}"
             )
         if self.shared:
             raise StructureError(

@@ -85,5 +85,5 @@ def test_results_without_sites_raise_errors(one_function, shared):
     model, _ = models.bernoulli_probit()
     with model, pytest.warns(UserWarning, match="learned next to nothing"):
         fv = pm.fit(method="fv", progressbar=False, random_seed=1)
-    with pytest.raises(ValueError, match="The sites of 'FV' are not each of one point"):
+    with pytest.raises(ValueError, match="Some sites of 'FV' depend on several points"):
         plot_effective_likelihoods({"FV": fv}, PAIR)
