@@ -47,7 +47,7 @@ _NORMAL = np.linspace(-7.5, 7.5, 301)  # Nodes of a marginal density, in standar
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # A marginal with a larger change of variance or skewness is far from normal.
 _MOST_AVERAGES = 600_000  # With more averages of rows given an entry, marginals stay skew normal.
-_MOST_PRODUCTS = 60_000_000  # EP given an entry may need this number of products in a sweep, over all entries.
+_MOST_PRODUCTS = 60_000_000  # EP given entries is used if a sweep for all entries needs fewer products.
 # A correction is left out if the mean square of corrected / uncorrected density is larger: by averages, by EP.
 _MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
 _COST_OF_PRIOR = 30.0  # Time of the average of a prior factor, in units of the time of the average of a row.
@@ -311,7 +311,7 @@ class _Beyond(NamedTuple):
 
 
 class _Corrections(NamedTuple):
-    """Gaussian moments of m entries at s nodes, and corrections. Other nodes use average corrections."""
+    """Gaussian moments of m entries at s nodes, and corrections. Some nodes use averages of corrections."""
 
     means: Array
     """Means, (s, m)."""
@@ -404,7 +404,7 @@ def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
 def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> frozenset[int]:
     """Return the nodes at which skewness and second-order terms are computed: nodes with the largest weights.
 
-    Other nodes use averages over these nodes.
+    All other nodes use averages over these nodes.
     """
     if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
         return frozenset()
@@ -422,7 +422,7 @@ def _beyond_gaussian(
 
         ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,   a_i = A_i Cov(f_i, t).
 
-    Here latent values f = J z are linear in z. The posterior covariance V of z is smaller than that of f.
+    Here f = J z are latent values, and V is the posterior covariance of z, a smaller matrix than the covariance of f.
 
     Parameters
     ----------

@@ -217,12 +217,12 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
 
 
 _NOTHING = 1e-3  # For smaller correlations with fitted points, the posterior equals the prior to three digits.
-_MOST = 0.5  # A row is far if it is far at nodes of more weight. No fit warns if more of its own rows are far.
+_MOST = 0.5  # A new row is far if nodes of a larger weight agree. No warning if a larger share of fitted rows is far.
 _NEW = "new_point"
 _ROWS = "new_row"  # Dim of the entries of an array, before the result is reshaped to the axes of the array.
 _TWO = 2  # With fewer fitted rows, `warn_of_far_rows` does not warn.
 _ALL = "all rows"
-_SEVERAL = 5  # A common correlation is subtracted from this number of fitted points.
+_SEVERAL = 5  # A common correlation is subtracted if there are at least this many fitted points.
 
 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:

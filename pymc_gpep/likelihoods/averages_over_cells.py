@@ -33,7 +33,7 @@ from pymc_gpep.likelihoods.local_computations import (
 _DROP = 45.0  # The range ends where the log integrand is this much below its maximum.
 _REACH = 9.5  # The range covers at least this many standard deviations on either side of the mean.
 _LOOKS = 33  # Number of equidistant values of f at which slopes are computed first, to find modes.
-_MODES = 3  # Only this number of modes of a density is used, the highest modes first.
+_MODES = 3  # At most this number of modes of a density is used: the highest modes.
 _STEPS = 40  # A search for a mode stops after this number of steps.
 _LONGEST = 100  # A search for an end of the range, or for a width, stops after this number of steps.
 _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Extra values of f near a mode of p, in its widths.
@@ -391,10 +391,10 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
 
 
 _FEWEST, _MOST = 12, 1536  # Numbers of nodes of a cell: the first, and the limit of doubling.
-_AGREEMENT = 1e-7  # Largest relative change by doubling the nodes that counts as converged.
+_AGREEMENT = 1e-7  # Terms have converged if doubling the nodes changes them by at most this relative amount.
 _POINT = 1e-10  # Smallest variance of N that a rule uses, in units of 1 / (1 + |(log p)″| + (log p)′²).
 _NARROW = 1e-3  # If variance × |(log p)″| is smaller, `_log_average` uses (log p)″ for high derivatives.
-_SMOOTH = 1e-9  # Two formulas of h″ differ by more than this number / variance only near a kink of p.
+_SMOOTH = 1e-9  # Near a kink of p, two formulas of a second derivative differ by more than this / variance.
 _POINTS = 512  # Number of points of a batch. Their nodes fit into the cache of a processor.
 
 

@@ -22,7 +22,7 @@ from pymc_gpep.kernels.special.common_factors import average_over_factors
 from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 
 FEWEST = 5
-"""Averages over common factors save time from this number of classes."""
+"""Averages over common factors save time if there are at least this many classes."""
 
 _SEED = 20_130_101  # Fixed seed of the random points: equal input then has equal results.
 _CONFIDENCE = 0.99  # Confidence level of reported errors.

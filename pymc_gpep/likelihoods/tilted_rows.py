@@ -43,7 +43,7 @@ _AT_A_TIME = 16_384  # Log densities are computed at this number of nodes togeth
 _PASSES = 12  # The nodes of a row are moved at most this number of times.
 _MOVED, _STRETCHED = 0.3, 1.5  # Nodes are moved if the mean or the standard deviation changes by more.
 _SAME = 1e-7  # A larger rule is kept only if it changes log averages or moments by more than this.
-# From the first number of latent values, trials choose the inner value. A trial uses the second number of rows.
+# Trials choose the inner latent value if a row has at least the first number of values. A trial uses 24 rows.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
 # A precision at a mode is at least this fraction of the precision of the cavity.

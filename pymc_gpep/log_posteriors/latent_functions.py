@@ -69,7 +69,7 @@ class GroupOfRows(NamedTuple):
     whole: "Labelled | None" = None
     """All observations of the m rows if only a part of them is left out; else None."""
     removed: tuple[Array, Array] | None = None
-    """Precisions and forces (m,) to subtract for draws without the observations. None: values of the sites."""
+    """Precisions and forces (m,) to subtract for draws without the observations. None stands for the sites."""
 
 
 class Labelled(NamedTuple):

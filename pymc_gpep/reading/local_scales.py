@@ -42,10 +42,10 @@ from pymc_gpep.univariate.local_scales import ON_A_SCALE, ON_THE_LINE, WITH_STAT
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
-"""The base has this multiple of a standard deviation that few components of the mixture exceed."""
+"""Standard deviation of the base, in units of a standard deviation that few components of the mixture exceed."""
 # An effect has at most these numbers of local variables: continuous variables, and all variables.
 _WITH_A_DENSITY, _AT_ALL = 2, 3
-_SHARE = 0.8  # The base has WIDTH × this quantile of the components' standard deviations.
+_SHARE = 0.8  # This unit is the quantile at this level of the standard deviations of the components.
 
 
 class _Scaled(NamedTuple):

@@ -44,7 +44,7 @@ from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.univariate.prior_factor import PRIOR, SUFFIX
 
 WIDTH = 4.0
-"""The base has this multiple of the spread of the prior, at the initial point, as standard deviation."""
+"""Standard deviation of the base, in units of the spread of the prior at the initial point."""
 _STEPS = 2.0 ** np.arange(-30.0, 31.0)  # A prior density is evaluated at these distances from its centre.
 
 LOGARITHM = "_log"
@@ -115,7 +115,7 @@ def read_with_priors(
 
 
 def _may_multiply(rv: TensorVariable, model: pm.Model) -> bool:
-    """Return whether a variable may be a factor of rates: a positive vector that only observed variables contain."""
+    """Return whether a variable may be a factor of rates: a positive vector, used only by observed variables."""
     if rv.ndim != 1 or known_shape(rv)[0] in (None, 1) or not isinstance(model.rvs_to_transforms[rv], LogTransform):
         return False
     beyond = [*_inputs(model, model.observed_RVs), *model.potentials]
