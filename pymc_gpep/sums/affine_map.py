@@ -302,13 +302,13 @@ class InNormals(Protocol):
 
 
 class AffineValues(NamedTuple):
-    """Values of variables at new data: t + T z + ε, with standard normals z and noise ε."""
+    """Values of variables at new data, as affine functions of standard normals plus noise."""
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """Coefficients T by name, (q, ...)."""
+    """Coefficients of the q standard normals by name, (q, ...)."""
     noise: dict[str, Array]
-    """Variances of ε by name. They are variances of processes at new inputs, given values at inputs of the model."""
+    """Variances of the noise by name: of processes at new inputs, given their values at inputs of the model."""
     axes: dict[str, int]
     """Axis of the new rows in each variable, by name."""
 
@@ -329,13 +329,13 @@ class ValueTaken(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """Values of expressions by name, as t + T z + Σ A g."""
+    """Values of expressions, as affine functions of standard normals and of values of processes."""
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """Changes T d of the expressions along s directions d, by name, (s, ...)."""
+    """Changes of the expressions along s directions of the standard normals, by name, (s, ...)."""
     taken: dict[str, list[list[ValueTaken]]]
-    """Coefficients A of process values by name: a list for each separate process, with an item for each output."""
+    """Coefficients of process values by name: a list for each separate process, with an item for each output."""
     inputs: list[Array]
     """Inputs of each separate process, (m, d)."""
 
@@ -383,7 +383,7 @@ def at_inputs(
 
 
 class AffineMap:
-    """Function of hyperparameters and data that returns expressions of a model in the form t + T z + Σ A g.
+    """Function of hyperparameters and data. It returns expressions in the form t + T z + Σ A g of this module.
 
     Parameters
     ----------
@@ -393,7 +393,7 @@ class AffineMap:
     data : mapping
         Data of the model → their replacements.
     moved : sequence of LatentGP
-        Processes with separate terms A g. The values of a process are g plus the mean of the process.
+        Processes with separate terms in g. The values of a process are g plus the mean of the process.
     given : sequence of TensorVariable
         Variables in the replacements. Each call has their values as arguments.
     inputs : sequence of TensorVariable
@@ -437,9 +437,9 @@ class AffineMap:
         self.made = self._by(z, {latent.f: value for latent, value in zip(moved, g, strict=True)})
 
     def graphs(self, name: str, along: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of t, and of slopes along directions `along` (s, ...) of z and of each g.
+        """Return graphs of an expression at z = 0 and g = 0, and of its slopes along directions of z and of each g.
 
-        Processes without directions have no slopes. The graphs depend on random variables of the model.
+        `along` are directions (s, ...) of standard normals z, then of process values g. g without directions has no slopes.
         """
         symbols, value = self.symbols, self.made[self.names.index(name)]
         zeros: dict[Variable, Variable] = {symbols[0]: pt.zeros(symbols[0].type.shape)}
@@ -455,7 +455,7 @@ class AffineMap:
 
     @cached_property
     def _function(self) -> AtPoint:
-        """Compiled function of values of `given` and of directions. It returns t, slopes and inputs."""
+        """Compiled function of values of `given` and of directions. It returns expressions, slopes and inputs."""
         units = pt.matrix("units", shape=(None, self.n_normals), dtype="float64")
         along = [units, *(pt.tensor(dtype="float64", shape=(None, *v.type.shape)) for v in self.symbols[1:])]
         graphs = [each for name in self.names for each in self.graphs(name, along)]
@@ -466,8 +466,8 @@ class AffineMap:
     ) -> Affine:
         """Return the expressions for values of the value variables and of the variables `given`.
 
-        `lengths` are the numbers of points of the separate processes. T is computed along directions `units` (s, q), by
-        default along all unit vectors.
+        `lengths` are the numbers of points of the separate processes. `units` (s, q) are directions of the standard
+        normals for the slopes. The default is all unit vectors.
         """
         shapes = [(*latent.f.type.shape[:-1], n) for latent, n in zip(self.moved, lengths, strict=True)]
         every = np.eye(self.n_normals) if units is None else units
@@ -485,7 +485,7 @@ class AffineMap:
         return self.functions(self.made, [*self.given, *self.symbols], shared=True)
 
     def at(self, point: PointType, z: Array, g: Sequence[Array] = (), given: Sequence[Any] = ()) -> list[Array]:
-        """Return the values of the expressions at z (q,) and g.
+        """Return the values of the expressions at standard normals z (q,) and process values g.
 
         A function of slopes is used if it is already compiled. Otherwise a function of values is compiled, since this
         takes less time.
@@ -503,7 +503,7 @@ class AffineMap:
         spread: Callable[[Array], Array] | None = None,
         lengths: Sequence[int] = (),
     ) -> tuple[Array, Linear]:
-        """Return t of an expression, and a function that computes T along directions (s, q).
+        """Return an expression at z = 0, and a function that computes its slopes along directions (s, q) of normals z.
 
         `spread` maps slopes (s, ...) of the expression to an array (s, ...). Its flattened rows are the values (s, m).
         `lengths` are the numbers of points of the separate processes.

@@ -203,12 +203,12 @@ class _Splitter:
 
 
 class RowParts(NamedTuple):
-    """Coefficients of a sum t + A B z: A of the rows in parts, and B of the parts in standard normals z."""
+    """Coefficients of rows in parts, and of parts in standard normals. Their product maps normals to rows."""
 
     rows: Coefficients
-    """Coefficients A of the parts, (cn, r)."""
+    """Coefficients of r parts in each row, (cn, r)."""
     root: TensorVariable
-    """Graph of the coefficients B (r, q) of standard normals, with random variables of the model."""
+    """Graph of the coefficients (r, q) of q standard normals in each part, with random variables of the model."""
 
 
 class PartsMap:
@@ -242,7 +242,7 @@ class PartsMap:
         self._made: dict[tuple[Variable, ...], AffineMap] = {}
 
     def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], m: int) -> Composed:
-        """Return A B at m new rows, for values of the value variables and of the symbols `given`."""
+        """Return coefficients of standard normals at m new rows, for values of value variables and of `given`."""
         root, *shapes = self._small(point, np.zeros(self._prior.n_normals))
         return Composed(self._rows(point, shapes, given, m), root)
 
@@ -251,14 +251,14 @@ class PartsMap:
         return self._function([])
 
     def _function(self, more: Sequence[TensorVariable]) -> AtPoint:
-        """Return a function that computes the coefficients B, the expressions `more`, and the shapes of parts."""
+        """Return a function that computes the coefficients of normals in parts, `more`, and the shapes of parts."""
         shapes = [each.shape for each in self._by_normals.made[2:]]
         return self._by_normals.functions([self._root, *more, *shapes], self._by_normals.symbols)
 
     def _rows(
         self, point: PointType, shapes: Sequence[Array], given: Mapping[TensorVariable, NDArray[Any]], n: int
     ) -> Coefficients:
-        """Return A at n rows, for parts of these shapes."""
+        """Return the coefficients of parts in n rows, for parts of these shapes."""
         of_parts = [tuple(map(int, shape)) for shape in shapes]
         if tuple(given) not in self._made:
             there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
@@ -288,8 +288,8 @@ class PartsMap:
     def of_fit(self, n: int, most: int) -> RowParts | None:
         """Return the coefficients of the n fitted rows; None if parts have more than `most` entries.
 
-        Return None also if the argument is not t + A B z, for example if each row multiplies an effect by a different
-        hyperparameter.
+        Return None also if coefficients of parts in rows are not constant, for example if each row multiplies an effect by
+        a different hyperparameter.
         """
         rng = np.random.default_rng(SEED)
         point = self._by_normals.functions.nearby(rng)

@@ -106,7 +106,7 @@ class SumVariables(IntegratedVariables):
         functions: PosteriorFunctions,
         noise: Mapping[str, Array] | None = None,
     ) -> Joint:
-        """Return the joint posterior of variables t + T z + ε, given t and T by name."""
+        """Return the joint posterior of variables `centres` + `slopes` z + noise, for standard normals z."""
         centre, cov = self.posterior(functions)
         means = {name: centres[name] + np.tensordot(centre, slopes[name], 1) for name in names}
         return Joint(means, {name: slopes[name] for name in names}, cov, noise)
