@@ -439,7 +439,7 @@ class AffineMap:
     def graphs(self, name: str, along: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return graphs of an expression at z = 0 and g = 0, and of its slopes along directions of z and of each g.
 
-        `along` are directions (s, ...) of standard normals z, then of process values g. g without directions has no slopes.
+        `along` are directions (s, ...) of standard normals z, then of process values g. Missing directions are skipped.
         """
         symbols, value = self.symbols, self.made[self.names.index(name)]
         zeros: dict[Variable, Variable] = {symbols[0]: pt.zeros(symbols[0].type.shape)}

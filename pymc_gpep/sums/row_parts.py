@@ -288,8 +288,8 @@ class PartsMap:
     def of_fit(self, n: int, most: int) -> RowParts | None:
         """Return the coefficients of the n fitted rows; None if parts have more than `most` entries.
 
-        Return None also if coefficients of parts in rows are not constant, for example if each row multiplies an effect by
-        a different hyperparameter.
+        Return None also if coefficients of parts in rows are not constant, for example if each row multiplies an effect
+        by a different hyperparameter.
         """
         rng = np.random.default_rng(SEED)
         point = self._by_normals.functions.nearby(rng)
