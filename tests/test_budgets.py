@@ -100,7 +100,7 @@ def test_room_is_within_its_budget(name):
     assert floors(rooms()[name]) <= highest <= 6
 
 
-def test_files_are_few_and_short():
+def test_numbers_of_files_and_lines_are_within_their_budgets():
     folders = Counter(path.parent for path in MODULES)
     assert len(MODULES) <= FILES
     assert {str(folder) for folder, count in folders.items() if count > FILES_OF_A_FOLDER} == set()

@@ -51,5 +51,5 @@ def test_kernel_and_inner_kernels_are_compiled_by_one_process(tmp_path):
     assert [is_free(lock) for lock in locks] == [True, True]
 
 
-def test_function_without_cache_takes_no_lock(tmp_path):
+def test_function_without_cache_does_not_acquire_the_lock(tmp_path):
     assert compiled_alone(lambda kernel, signature: signature, SimpleNamespace(_cache=None), 2) == 2

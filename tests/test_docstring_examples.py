@@ -105,7 +105,7 @@ def few_draws(sample):
 @interpreted_sampler
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 @pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES, ids=[name for _, name in WITH_EXAMPLES])
-def test_example_runs(module, name, names, monkeypatch, tmp_path):
+def test_example_in_each_docstring_runs(module, name, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     restore_tables(monkeypatch)  # one example registers a method
     monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
@@ -123,7 +123,7 @@ def test_example_runs(module, name, names, monkeypatch, tmp_path):
     plt.close("all")
 
 
-def test_page_has_every_public_name():
+def test_page_of_public_names_contains_every_public_name():
     listed = re.findall(r"^   (\w+)$", PAGE.read_text(), flags=re.MULTILINE)
     assert sorted(listed) == sorted(name for _, name in NAMES)
 

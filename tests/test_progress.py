@@ -33,7 +33,7 @@ def test_long_work_shows_its_fraction_and_the_remaining_time(capsys, monkeypatch
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_first_piece_with_compilation_is_not_counted(capsys, monkeypatch, moves):
+def test_remaining_time_does_not_include_the_first_piece_with_compilation(capsys, monkeypatch, moves):
     monkeypatch.setenv("FORCE_COLOR" if moves else "NO_COLOR", "1")
     clock = iter(np.cumsum([60.0, 0.4, 0.4, 0.4]))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))

@@ -156,7 +156,7 @@ def test_documentation_stays_within_its_number_of_words():
     assert sum(counts[page] for page in counts.keys() - {*evidence, "architecture"}) <= 30_000
 
 
-def test_code_of_pages_fits_into_its_column():
+def test_code_lines_on_pages_have_at_most_the_width_of_the_column():
     """A wide screen shows code of at most 100 characters without wrapping."""
     long = {
         path.name: line
@@ -391,7 +391,7 @@ def test_only_the_room_gaussians_checks_the_class_of_a_prior():
     assert found == []
 
 
-def test_private_names_of_libraries_are_in_three_files():
+def test_private_names_of_libraries_are_only_in_three_files():
     """An attribute is a library's private attribute if no module of the package sets or defines it."""
     modules = {str(path.relative_to(ROOT / "pymc_gpep")): nodes(path) for path in MODULES}
     own, used, imported = {"_replace", "_asdict", "_fields", "_make"}, [], []
@@ -484,7 +484,7 @@ def test_make_targets_in_scripts_and_pages_exist():
     assert [line for line in used if line.split()[-1] not in targets] == []
 
 
-def test_python_versions_agree():
+def test_python_versions_agree_in_all_files():
     """Classifiers and the page of versions name the tried versions. Checks also run on the next version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     tried = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))

@@ -275,7 +275,7 @@ def test_path_is_imported_when_the_table_is_first_read():
 @pytest.mark.parametrize(
     "path", ["tests.test_registry:NoSuchTreatment", "no_such_package.hyper:Mine", f"{__name__}:log_log"]
 )
-def test_failing_path_is_skipped_with_one_warning(path):
+def test_registered_path_that_fails_is_skipped_with_one_warning(path):
     gpep.register("hyper", path, f"{__name__}:Never")
     with pytest.warns(
         UserWarning, match=f"hyper '{re.escape(path)}'.* is left out: .*gpep.register\\('hyper', "

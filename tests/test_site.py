@@ -112,7 +112,7 @@ def test_browser_reports_first_results_and_widths(site, tmp_path_factory):
     assert not (site / "_measure.html").exists()
 
 
-def test_main_names_skipped_checks(site, monkeypatch, capsys):
+def test_main_function_reports_skipped_checks(site, monkeypatch, capsys):
     monkeypatch.setattr(check_site.shutil, "which", lambda name: None)
     assert check_site.main(site) == 0
     printed = capsys.readouterr().out

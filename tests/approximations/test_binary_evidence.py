@@ -70,7 +70,7 @@ def test_evidence_equals_stored_values_in_nine_regimes(kind, method):
 
 @kinds
 def test_bounds_equal_stored_values_in_nine_regimes(kind):
-    """`lower_bound` is Jensen's bound for variational Bayes. For KL it is the evidence itself."""
+    """`lower_bound` is Jensen's bound for variational Bayes. For KL `lower_bound` is the evidence."""
     for problem, row in zip(regimes(), figures(str(kind)), strict=True):
         assert solve("vb", problem, kind, tolerance=1e-9).lower_bound == pytest.approx(
             row[COLUMNS.index("jensen_vb")], abs=1e-6
@@ -101,7 +101,7 @@ SLACK = 1e-8
 @pytest.mark.parametrize("log_magnitude", [-1.5, 0.0, 1.5, 4.25])
 @pytest.mark.parametrize("seed", range(3))
 def test_lower_bounds_lie_below_the_bound_of_kl(kind, seed, log_magnitude):
-    """EP's evidence is not a bound. KL's evidence is the largest of the lower bounds by a Gaussian."""
+    """The evidence of KL is the largest lower bound by a Gaussian. The evidence of EP is not a bound."""
     problem = random_binary(seed, 12, variance=float(np.exp(2 * log_magnitude)), jitter=1e-4)
     found = {method: solve(method, problem, kind) for method in METHODS}
     evidence = {method: solution.evidence for method, solution in found.items()}
@@ -165,7 +165,7 @@ def test_zero_prior_variance_returns_the_likelihood_at_the_mean(kind, method):
         (3, 0, -1.389951, -1.391703, -1.400699),
     ],
 )
-def test_copies_of_a_point_match_quadrature(positive, negative, ep, kl, laplace):
+def test_evidence_of_copies_of_a_point_is_close_to_its_closed_form(positive, negative, ep, kl, laplace):
     """K = 11ᵀ is singular. With n₊ and n₋ labels of one f ~ N(0, 1), the probit evidence is n₊! n₋! / (n + 1)!."""
     n = positive + negative
     problem = BinaryProblem(np.ones((n, n)), np.zeros((1, n)), np.repeat([1, 0], [positive, negative]))
@@ -219,7 +219,7 @@ def test_evidence_of_two_points_matches_quadrature(kind):
 
 
 def test_sites_of_two_strongly_correlated_points_equal_published_values():
-    """Footnote 2 of Nickisch and Rasmussen (2008). Exact moments give W = 0.1416, with −0.0168 off the diagonal."""
+    """Nickisch and Rasmussen (2008, footnote 2). By exact moments, precisions would be 0.1416, coupled by −0.0168."""
     problem = BinaryProblem(np.array([[7.0, 6.0], [6.0, 7.0]]), np.zeros((1, 2)), np.ones(2, np.int64))
     solution = solve("ep", problem, PROBIT, tolerance=1e-11)
     assert_allclose(solution.posterior.precision, 0.138336580, atol=1e-8)
@@ -263,7 +263,7 @@ def test_logit_matches_softmax_of_two_classes():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_variational_means_of_a_probit_are_the_mode(seed):
+def test_variational_bayes_of_a_probit_has_the_mode_of_laplace_and_unit_precisions(seed):
     problem = random_binary(seed, 12, variance=30.0)
     vb, laplace = (solve(method, problem, PROBIT, tolerance=1e-10) for method in ("vb", "laplace"))
     assert_allclose(vb.mean, laplace.mean, atol=1e-7)

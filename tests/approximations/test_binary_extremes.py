@@ -57,7 +57,7 @@ def test_extreme_problems_give_finite_results_or_a_status(method, kind):
 
 @every
 @pytest.mark.parametrize("log_magnitude", [0.0, 4.25])
-def test_result_does_not_depend_on_start_order_or_sign(method, kind, log_magnitude):
+def test_start_order_of_points_and_sign_of_labels_do_not_change_the_result(method, kind, log_magnitude):
     given = problem(method, log_magnitude, 0.5)
     cold = solve(method, kind, given, tolerance=1e-9)
     near = solve(method, kind, problem(method, log_magnitude + 0.3, 0.7))

@@ -98,7 +98,7 @@ def test_tap_equations_hold_at_the_fixed_point_of_ep(kind):
     assert tap_residual(*problem.reference, b, 1.01 * w, kind.link) > 1e-4
 
 
-def test_naive_tap_is_ep_of_independent_points():
+def test_naive_tap_equals_ep_for_a_diagonal_covariance():
     """For diagonal K, naive TAP has the cavities of EP."""
     k = np.diag([0.5, 3.0, 40.0])
     problem = BinaryProblem(k, np.array([[0.2, -1.0, 3.0]]), np.array([0, 1, 0]))

@@ -15,8 +15,8 @@ ERROR = {"ep": 0.2, "kl": 0.2, "vb": 0.1, "lr": 0.2}
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("variance", [1.0, 20.0])
-def test_response_matches_differences_of_means(method, kind, variance):
-    """The response of a mode is exact. For other means it ignores changes of the precisions, of higher order."""
+def test_linear_response_of_means_matches_differences(method, kind, variance):
+    """The response of a mode is exact. For other means, the response ignores changes of the site precisions."""
     problem = random_binary(4, 10, variance=variance, jitter=0.05)
     solver = METHODS[method](tolerance=1e-10)
     solution = solver.solve(*problem, likelihood=kind.likelihood)
@@ -61,7 +61,7 @@ def test_response_of_kl_with_varying_variances_equals_shift_of_means(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_cavities_from_the_response_of_kl_are_nearer_to_refits_than_cavities_from_its_covariance(kind):
+def test_cavities_from_the_response_of_kl_are_nearer_to_refits_than_cavities_from_the_covariance_of_kl(kind):
     n = 15
     problem = random_binary(5, n, variance=200.0, jitter=0.05)
     solver = METHODS["kl"]()

@@ -75,7 +75,7 @@ def assert_equals_flat_ep(k, mean, labels, scale=1.0, **options):
 
 
 @pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
-def test_singular_covariance_equals_flat_ep(k):
+def test_solution_for_a_singular_covariance_equals_flat_ep(k):
     assert_equals_flat_ep(k, PROBLEM.m, LABELS)
 
 
@@ -100,7 +100,7 @@ def test_posterior_without_prior_variance_is_the_prior(approximation):
 
 
 @approximations
-def test_copies_of_a_point_have_one_latent_value(approximation):
+def test_copies_of_a_point_have_equal_latent_means(approximation):
     twice = np.repeat(np.arange(6), 2)
     mean, labels = given(approximation)
     k = PROBLEM.K[twice[:, None], twice]
@@ -122,7 +122,7 @@ INDEFINITE = {
 
 @with_one_of("scaled", [(scale, name) for scale in (1e-8, 1.0, 1e8) for name in INDEFINITE])
 def test_indefinite_covariance_is_refused(approximation, scaled):
-    """The covariance is refused even if I + D^½ K D^½ is positive definite, so that the solver would run."""
+    """The covariance K is refused even if I + D^½ K D^½, which a solver factorises, is positive definite."""
     scale, k = scaled[0], INDEFINITE[scaled[1]]
     mean, labels = given(approximation)
     solution = approximation().solve(scale * (k if k.ndim == 2 else k[-len(mean) :]), mean, labels)
@@ -172,7 +172,7 @@ def test_asymmetric_covariance_is_refused(approximation):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("scale", [1e-300, 1e-8, 1e4, 1e8])
-def test_covariance_of_any_magnitude_equals_flat_ep(scale, per_class):
+def test_solution_for_a_covariance_of_any_magnitude_equals_flat_ep(scale, per_class):
     problem = random_problem(3, 6, 3, variance=1.0, per_class=per_class, with_mean=True)
     assert_equals_flat_ep(scale * problem.K, problem.m, LABELS, max(1.0, 10 * scale))
 
@@ -212,8 +212,8 @@ def precise_evidence(k, mean, labels, sites):
     ("variance", "lengthscale", "jitter"),
     [(1.0, 10.0, 0.0), (1e8, 0.1, 0.0), (1e8, 1000.0, 1e-8), (1e16, 1.0, 1e-8), (1e16, 10.0, 0.0)],
 )
-def test_evidence_under_large_variance_keeps_digits(variance, lengthscale, jitter):
-    """Differences of latent functions keep their digits, although each function has hardly any."""
+def test_evidence_under_a_large_prior_variance_keeps_its_digits(variance, lengthscale, jitter):
+    """Differences of latent functions keep their digits, although single functions lose nearly all digits."""
     X, y = (x[::15] for x in iris())
     k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + jitter * np.eye(y.size)
     mean = np.zeros((3, y.size))
@@ -224,7 +224,7 @@ def test_evidence_under_large_variance_keeps_digits(variance, lengthscale, jitte
 
 
 @pytest.mark.parametrize("lengthscale", [10.0, 100.0])
-def test_status_reports_loss_by_rounding(lengthscale):
+def test_status_reports_that_rounding_limits_the_solution(lengthscale):
     X, y = iris()
     k = squared_exponential(X, variance=1e10, lengthscale=lengthscale)
     convergence = NestedEP().solve(k, np.zeros((3, y.size)), y).convergence
@@ -245,7 +245,7 @@ def test_large_common_prior_mean_does_not_change_evidence(approximation, size):
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1e-8, 1e3, 1e8])
-def test_large_prior_mean_of_one_class_matches_tail_formula(size, label):
+def test_evidence_under_a_large_prior_mean_of_one_class_matches_the_tail_formula(size, label):
     """One point of two classes: log Φ((m_y − m_j) / √(2 + 2 v)). The tail formula is for unlikely labels."""
     mean = np.array([[size], [0.0]])
     solution = solve(NestedEP, np.array([[4.0]]), mean, np.array([label]))
@@ -295,7 +295,7 @@ def test_extreme_magnitudes_in_nested_ep_return_a_status(k, mean):
 @pytest.mark.parametrize(
     ("scale", "n", "c"), [(1.0, 1, 26), (1e8, 1, 2), (1.0, 2, 3), (1e8, 2, 26), (1.0, 5, 2), (1e8, 5, 3)]
 )
-def test_few_points_of_few_or_many_classes_are_solved(n, c, scale):
+def test_solution_of_few_points_of_few_or_many_classes_equals_flat_ep(n, c, scale):
     problem = random_problem(5, n, c, variance=1.0, with_mean=True)
     assert_equals_flat_ep(scale * problem.K, problem.m, problem.y, scale)
 
@@ -406,7 +406,7 @@ def fixed():
     return 9 * pm.gp.cov.ExpQuad(2, ls=1.0)
 
 
-def test_model_with_copies_constant_columns_and_an_unobserved_class_is_fitted():
+def test_fit_of_repeated_rows_constant_columns_and_an_unobserved_class_equals_its_solve():
     X, y = models.data()
     twice = np.repeat(np.arange(0, 30, 3), 2)
     X, y = np.column_stack([X, np.full(30, 7.0)])[twice], y[twice]

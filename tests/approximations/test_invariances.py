@@ -34,7 +34,7 @@ def build(approximation, seed, n, c, variance, each):
 @approximations
 @examples
 @given(problems)
-def test_points_can_be_permuted(approximation, arguments):
+def test_permuted_points_have_permuted_results(approximation, arguments):
     k, mean, y, rng = build(approximation, *arguments)
     order = rng.permutation(y.size)
     first = solve(approximation, k, mean, y)
@@ -47,7 +47,7 @@ def test_points_can_be_permuted(approximation, arguments):
 @of_symmetric_links
 @examples
 @given(problems)
-def test_classes_of_one_function_can_be_swapped(approximation, arguments):
+def test_swapped_classes_of_one_function_change_only_the_sign_of_the_mean(approximation, arguments):
     k, mean, y, _ = build(approximation, *arguments)
     first = solve(approximation, k, mean, y)
     second = solve(approximation, k, -mean, 1 - y)
@@ -59,7 +59,7 @@ def test_classes_of_one_function_can_be_swapped(approximation, arguments):
 @of_functions_per_class
 @examples
 @given(problems)
-def test_classes_can_be_permuted(approximation, arguments):
+def test_permuted_classes_have_permuted_results(approximation, arguments):
     k, mean, y, rng = build(approximation, *arguments)
     order = rng.permutation(mean.shape[0])
     first = solve(approximation, k, mean, y)
@@ -72,7 +72,7 @@ def test_classes_can_be_permuted(approximation, arguments):
 @of_functions_per_class
 @examples
 @given(problems)
-def test_function_common_to_all_classes_does_not_change_the_result(approximation, arguments):
+def test_prior_mean_common_to_all_classes_shifts_only_the_posterior_mean(approximation, arguments):
     k, mean, y, rng = build(approximation, *arguments)
     common = rng.normal(size=y.size)
     first = solve(approximation, k, mean, y)

@@ -30,7 +30,7 @@ CASES = {
 
 @pytest.mark.parametrize("sd", [10.0, 50.0, 300.0])
 @pytest.mark.parametrize("name", CASES)
-def test_kl_of_independent_points_maximises_the_bound_of_each(name, sd):
+def test_kl_of_independent_points_maximises_the_bound_of_each_point(name, sd):
     parameters, y, average = CASES[name]
     likelihood = next(each for each in LIKELIHOODS if each.name == name)
     given = np.repeat(np.array(parameters)[:, None], len(y), axis=1)

@@ -129,7 +129,7 @@ def test_mode_is_found_to_rounding(kind, data, log_variance, log_lengthscale):
 @pytest.mark.slow
 @pytest.mark.parametrize("log_variance", range(-2, 13, 2))
 @pytest.mark.parametrize("data", [iris, wine])
-def test_mode_is_found_on_the_whole_grid(data, log_variance):
+def test_mode_is_found_at_all_hyperparameters_of_a_grid(data, log_variance):
     for log_lengthscale in range(-2, 6):
         k, mean, y = standardised(data, log_variance, log_lengthscale)
         solution = Laplace().solve(k, mean, y)
@@ -184,8 +184,8 @@ def test_warm_start_reaches_the_same_solution_sooner(kind):
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 
 
-def test_softmax_of_two_classes_equals_binary_logit():
-    """f_1 − f_0 has the prior covariance K_0 + K_1 and a logistic likelihood (R & W, algorithms 3.1 and 5.1)."""
+def test_laplace_of_a_softmax_of_two_classes_equals_laplace_of_a_binary_logit():
+    """f_1 − f_0 has the covariance K_0 + K_1 and a logistic likelihood (Rasmussen and Williams 2006)."""
     problem = random_problem(3, 15, 2, variance=4.0, per_class=True)
     k, sign = problem.K.sum(0), 2.0 * problem.y - 1.0
     f = np.zeros(15)
@@ -200,8 +200,8 @@ def test_softmax_of_two_classes_equals_binary_logit():
     assert_allclose(solution.mean[1] - solution.mean[0], f, atol=1e-8)
 
 
-def test_multinomial_probit_of_two_classes_equals_binary_probit():
-    """f = (f_1 − f_0) / √2 has a probit likelihood and the covariance (K_0 + K_1) / 2 (R & W, algorithm 3.1)."""
+def test_laplace_of_a_multinomial_probit_of_two_classes_equals_laplace_of_a_binary_probit():
+    """f = (f_1 − f_0) / √2 has a probit likelihood and the covariance (K_0 + K_1) / 2 (Rasmussen and Williams 2006)."""
     problem = random_problem(3, 12, 2, variance=4.0, per_class=True)
     k, sign = problem.K.mean(0), 2.0 * problem.y - 1.0
     f = np.zeros(12)
@@ -217,7 +217,7 @@ def test_multinomial_probit_of_two_classes_equals_binary_probit():
 
 
 @pytest.mark.parametrize("k", [np.zeros((4, 4)), np.full((4, 4), 1e5), 1e8 * np.eye(4)])
-def test_degenerate_covariances_equal_dense_reference(k):
+def test_laplace_with_degenerate_covariances_equals_dense_reference(k):
     y = np.array([0, 1, 2, 0])
     mean = np.random.default_rng(0).normal(size=(3, 4))
     dense = dense_laplace(k, y, mean)

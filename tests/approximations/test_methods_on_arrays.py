@@ -13,7 +13,7 @@ COUNTS = np.array([0, 1, 0, 2, 3, 2, 5, 4, 3, 6, 2, 1])
 OFFSET = np.full((1, N), 0.4)
 
 
-def test_parameters_are_rows_named_as_in_the_documentation():
+def test_parameter_rows_have_the_order_in_the_docstring():
     """Infinite bounds do not censor: the evidence of a normal likelihood has a closed form."""
     parameters = np.array([[0.5] * N, [-np.inf] * N, [np.inf] * N])
     assert "normal: sigma, lower, upper" in methods.ep.__doc__
@@ -22,7 +22,7 @@ def test_parameters_are_rows_named_as_in_the_documentation():
     assert found.log_evidence == pytest.approx(exact, abs=1e-8)
 
 
-def test_method_name_serves_several_likelihoods():
+def test_one_method_name_fits_several_likelihoods():
     one = methods.laplace(K, np.zeros(N), COUNTS, "poisson", parameters=OFFSET)
     several = methods.laplace(K, np.zeros((3, N)), COUNTS % 3, "softmax")
     assert one.converged
@@ -66,7 +66,7 @@ def test_error_for_options_of_another_likelihood_names_the_option():
         methods.nested_ep(K, np.zeros((3, N)), COUNTS % 3, "multinomial_probit", max_size=5)
 
 
-def test_label_noise_is_used_with_inducing_inputs():
+def test_sparse_ep_with_label_noise_and_all_points_as_inducing_inputs_equals_qiep():
     """All points are inducing inputs, and sites leave the functions independent: the reference is `"qiep"`."""
     noise = {"parameters": np.full((1, N), 0.05), "tolerance": 1e-9}
     given = np.zeros((3, N)), COUNTS % 3, "noisy_multinomial_probit"

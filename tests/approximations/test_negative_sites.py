@@ -37,7 +37,7 @@ def student_t():
 
 
 @pytest.mark.parametrize("approximation", [EP(tolerance=1e-9), KL(tolerance=1e-9)], ids=["ep", "kl"])
-def test_evidence_and_slopes_by_rows_match_dense_form_and_differences(student_t, approximation):
+def test_row_form_matches_dense_form_and_gradient_matches_differences(student_t, approximation):
     dense = approximation.solve(K, MEAN, Y, likelihood=student_t)
     rows = approximation.solve(ROOT[None], MEAN, Y, likelihood=student_t, prior_type=RowPrior)
     assert dense.convergence.converged
@@ -85,7 +85,7 @@ def test_posterior_matches_dense_algebra(singular):
     assert_allclose(np.cov(draws.T), cov, atol=0.04 * cov.max())
 
 
-def test_samplers_are_guided_with_negative_precisions_set_to_zero():
+def test_guide_of_a_sampler_has_negative_precisions_set_to_zero():
     made, expected = (
         whitening_of(DensePrior(K[None], MEAN), IndependentSites(precision, LOCATION))
         for precision in (PRECISION, np.maximum(PRECISION, 0.0))
@@ -143,7 +143,7 @@ def test_negative_precisions_are_halved_until_the_posterior_is_proper(worst):
     assert_allclose(posterior.mean[0], MEAN[0] + cov @ (LOCATION[0] - precision * MEAN[0]), rtol=1e-9)
 
 
-def test_refit_without_a_row_of_negative_site_matches_a_new_solve(student_t):
+def test_refit_without_a_row_that_has_a_negative_site_matches_a_new_solve(student_t):
     method, rest = EP(tolerance=1e-9), np.array([0, 1, 2])
     solution = method.solve(K, MEAN, Y, likelihood=student_t)
     assert (solution.posterior.precision < 0).any()

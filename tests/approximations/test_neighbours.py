@@ -70,7 +70,7 @@ def test_extrapolation_does_not_change_with_units_of_the_root():
     assert_allclose(scaled.predict(NestedEP(), root @ place), near.predict(NestedEP(), place), rtol=1e-6)
 
 
-def test_memory_keeps_the_last_solutions():
+def test_memory_stores_only_the_last_solutions():
     near = Neighbours((np.zeros(1),), (np.zeros(4),))
     for number in range(1, 5):
         near = near.joined(np.full(1, number), np.full(4, number), 3)
@@ -81,7 +81,7 @@ def test_memory_keeps_the_last_solutions():
 def test_predicted_precisions_stay_valid_at_any_distance():
     """Predicted precisions lie between 0 and the largest known precision.
 
-    If a solution has no precision, the nearest solution is used.
+    If one of the precisions is 0, the prediction is the precision of the nearest solution.
     """
     starts = np.array([[0.5, 0.9, 0.0, 1.0, 2.0, 0.3], [0.25, 0.1, 0.2, 0.5, 1.0, 0.4]])
     for weights in ([40.0, -39.0], [-39.0, 40.0]):
@@ -93,12 +93,12 @@ def test_predicted_precisions_stay_valid_at_any_distance():
         assert start[5] == 0.3
 
 
-def test_full_precisions_are_taken_from_the_nearest_solution():
+def test_predicted_start_has_the_full_precision_matrices_of_the_nearest_solution():
     starts = np.random.default_rng(0).normal(size=(2, 10))
     assert (QEP(full=True).between(starts, np.array([3.0, -2.0]), 1) == starts[1]).all()
 
 
-def test_zero_sites_return_the_prior():
+def test_posterior_of_zero_sites_is_the_prior():
     """The reference is a solve with negligible sites, for which the solver factorises matrices."""
     options = {"max_iterations": 1, "ladder": False}
     place, tiny = np.array([2.0, 0.5]), np.full(2 * (C - 1) * LABELS.size, 1e-12)
@@ -114,7 +114,7 @@ class Combined:
         return np.concatenate([weights @ starts, starts[nearest]])
 
 
-def test_prediction_combines_the_nearest_solutions():
+def test_predicted_start_combines_the_nearest_solutions():
     rng = np.random.default_rng(1)
     places = 3.0 * rng.normal(size=(60, 2))
     starts = np.column_stack([np.ones(60), np.sin(places[:, 0] / 3.0), np.arange(60.0)])

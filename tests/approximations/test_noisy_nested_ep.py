@@ -66,7 +66,7 @@ def test_step_likelihood_of_few_points_equals_weighted_draws():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
-def test_step_likelihood_of_noisy_utilities_equals_the_probit(epsilon):
+def test_step_likelihood_of_utilities_with_unit_noise_equals_the_probit(epsilon):
     """Unit noise of the utilities can be part of the likelihood or of the prior."""
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k + np.eye(30), mean, y, likelihood=noisy(30, epsilon, STEP))
@@ -89,7 +89,7 @@ def test_solution_for_small_noise_is_reached_from_larger_noise():
     assert NoisyQIEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP)).evidence < found.evidence
 
 
-def test_zero_noise_equals_nested_ep():
+def test_solution_for_zero_noise_equals_nested_ep():
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k, mean, y, likelihood=noisy(30, 0.0))
     expected = NestedEP(tolerance=1e-10).solve(k, mean, y)
@@ -121,7 +121,7 @@ def test_derivatives_match_differences_with_negative_precisions(method, kind):
 
 
 @both
-def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_points(kind):
+def test_solution_of_independent_functions_equals_sparse_ep_with_all_points_as_inducing_inputs(kind):
     k, mean, y = line(40, 3, 4.0)
     found = INDEPENDENT.solve(k, mean, y, likelihood=noisy(40, 0.1, kind))
     prior = InducedArrays(k, k, k.diagonal(), mean)
@@ -138,7 +138,7 @@ def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_point
 
 
 @pytest.mark.parametrize(("method", "kind"), [(METHOD, PROBIT), (INDEPENDENT, STEP)], ids=["nested", "independent"])
-def test_left_out_row_matches_a_fit_without_the_row(method, kind):
+def test_left_out_mean_of_a_row_is_close_to_a_solve_without_the_row(method, kind):
     k, mean, y = line(40, 3, 9.0)
     mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05, kind)))
     for i in (3, 10):  # row 10 has a wrong label
@@ -148,8 +148,8 @@ def test_left_out_row_matches_a_fit_without_the_row(method, kind):
         assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior standard deviation
 
 
-def test_contradicting_labels_exclude_negative_sites():
-    """The prior is wide and the noise small: EP with negative precisions does not converge. `scheme` names it."""
+def test_ep_of_contradicting_labels_converges():
+    """With a wide prior and little noise, EP with negative precisions does not converge. The next scheme does."""
     k, mean, y = line(60, 3, 400.0)
     found = NoisyNestedEP().solve(k, 0.0 * mean, y, likelihood=noisy(60, 0.01))
     assert found.convergence.converged

@@ -123,7 +123,7 @@ def test_solution_by_precision_equals_solution_by_covariance(method, likelihood,
 
 
 @pytest.mark.parametrize("name", ["laplace of a softmax", "nested EP", "EP of predictors", "KL of predictors"])
-def test_solution_of_functions_with_shared_variables_matches_rows(name):
+def test_solution_of_functions_with_shared_variables_equals_solution_by_rows(name):
     case, rng, c = Case((0.3,)), np.random.default_rng(4), 2 if name.endswith("predictors") else 3
     structure = replace(case.structure, functions=c)
     values = rng.uniform(-0.5, 0.5, (c, N, 4)) * case.values

@@ -42,7 +42,7 @@ def coefficients(q, rank, rng=RNG):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_overwritten_gram_matrix_does_not_change_the_next(shape):
+def test_overwriting_a_gram_matrix_does_not_change_later_gram_matrices(shape):
     """Callers add the identity to the Gram matrix, and factorise it in place."""
     rows, weights = coefficients_of(coefficients(*SHAPES[shape], np.random.default_rng(2))[0]), np.linspace(0.1, 2.0, N)
     first = rows.gram(weights)

@@ -143,7 +143,7 @@ def test_dense_prior_and_row_prior_have_equal_posteriors():
     assert_allclose(one.cov, other.cov, rtol=0.0, atol=1e-7)
 
 
-def test_location_of_normal_rows_is_inner_predictor():
+def test_quadrature_of_normal_rows_has_the_location_as_inner_predictor():
     likelihood, _ = likelihood_of("normal", 3)
     density = likelihood.density
     split = density.split(np.array(OBSERVED["normal"]), likelihood.parameters)
@@ -169,7 +169,7 @@ def test_averages_of_a_funnel_match_a_grid():
         assert_allclose(at[i, 1] + root[i, 1] @ found.mean[i], weights @ g, rtol=0.0, atol=1e-5)
 
 
-def test_row_without_variance_of_one_predictor_averages_over_the_other():
+def test_evidence_of_a_row_with_one_constant_predictor_is_the_average_over_the_second_predictor():
     likelihood, _ = likelihood_of("student", 1)
     roots = np.array([[[1.0]], [[0.0]]])
     found = EPPredictors().solve(roots, MEAN[:2, None], np.array([0.3]), likelihood=likelihood, prior_type=RowPrior)

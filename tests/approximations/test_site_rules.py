@@ -66,14 +66,14 @@ def test_derivatives_match_differences(rule, likelihood):
 
 
 @every
-def test_sites_have_positive_precisions_if_log_concave(rule, likelihood):
+def test_sites_of_log_concave_likelihoods_have_positive_precisions(rule, likelihood):
     mean, variance, labels = random_moments(rule, likelihood)
     gamma = rule.tilted(bound(likelihood), mean, variance, labels).gamma
     assert (gamma >= 0.0).all() == (likelihood.log_concave or not rule.exact)
     assert (gamma / (1.0 - gamma * variance) < likelihood.largest_precision).all()
 
 
-def test_whole_point_rule_averages_the_likelihood():
+def test_log_normaliser_of_the_whole_point_rule_matches_quadrature():
     mean, variance, labels = random_moments(WholePoint(), PROBIT)
     log_z = WholePoint().tilted(PROBIT, mean, variance, labels).log_z
     expected = [quadrature_moments(m, v, y).log_normaliser for m, v, y in zip(mean, variance, labels, strict=True)]
@@ -87,7 +87,7 @@ def test_pairwise_sites_couple_the_observed_class_with_each_class():
 
 @given(st.integers(2, 10), st.integers(0, 2**32 - 1), st.floats(0.0, 10.0), st.floats(-4.0, 4.0))
 @settings(max_examples=60, deadline=None)
-def test_product_of_pairs_bounds_the_whole_point_from_below(c, seed, apart, wide):
+def test_normaliser_of_pairs_is_at_most_the_normaliser_of_the_whole_point(c, seed, apart, wide):
     """Equation 6 of the paper: comparisons of one class with the other classes are positively associated."""
     rng = np.random.default_rng(seed)
     n = 30
@@ -104,7 +104,7 @@ def test_product_of_pairs_bounds_the_whole_point_from_below(c, seed, apart, wide
             assert_allclose(pairs, whole, rtol=1e-8, atol=1e-12)
 
 
-def test_pairwise_bound_of_equal_classes_is_loose():
+def test_normaliser_of_pairs_with_equal_classes_is_a_power_of_one_half():
     labels, c = np.zeros(1, np.int64), 10
     log_z = Pairs().tilted(PROBIT, np.zeros((1, 18)), np.zeros((1, 18)), labels).log_z
     assert_allclose(np.exp(log_z), 2.0 ** -(c - 1))
@@ -121,7 +121,7 @@ def test_pairwise_bound_of_equal_classes_is_loose():
         (ProbitLikelihood(), 1, 50, "quadrature"),
     ],
 )
-def test_default_rule_follows_the_likelihood(likelihood, c, size, name):
+def test_likelihood_and_size_determine_the_default_rule(likelihood, c, size, name):
     assert chosen_rule(likelihood, c, size) == name
     assert SparseEP().named(likelihood, c, size).sites == name
     assert SparseEP(sites="quadrature").named(likelihood, c, size).sites == "quadrature"

@@ -125,7 +125,7 @@ def with_unit_noise(problem):
 @both_sites
 @whose
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
-def test_step_likelihood_of_noisy_utilities_equals_the_probit(sites, own, epsilon):
+def test_step_likelihood_of_utilities_with_unit_noise_equals_the_probit(sites, own, epsilon):
     """Unit noise of the utilities can be part of the likelihood or of the prior."""
     problem = random_sparse(14, 25, 3, 5, own=own)
     noise = np.full((1, 25), epsilon)
@@ -272,7 +272,7 @@ def test_indefinite_covariance_returns_a_status():
     assert "not symmetric and positive semi-definite" in str(solution.convergence)
 
 
-def test_too_few_iterations_are_named_in_the_convergence_text():
+def test_convergence_text_reports_too_few_iterations():
     problem = random_sparse(11, 20, 3, 4)
     solution = SparseEP(max_iterations=2).solve(problem.prior, problem.y)
     assert not solution.convergence.converged

@@ -70,7 +70,7 @@ def drawn(per_class):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("make", [drawn, flowers])
-def test_all_points_as_inducing_inputs_equal_nested_ep(make, per_class):
+def test_sparse_nested_ep_with_all_points_as_inducing_inputs_equals_nested_ep(make, per_class):
     k, mean, y = make(per_class)
     n = len(y)
     prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)
@@ -86,7 +86,7 @@ def test_all_points_as_inducing_inputs_equal_nested_ep(make, per_class):
     assert_allclose(bars.mean, dense.weights, atol=1e-7)
 
 
-def test_start_between_two_problems_saves_iterations():
+def test_start_extrapolated_from_two_problems_saves_iterations():
     problem = random_sparse(8, 40, 3, 6)
     ends = [problem._replace(log_scales=problem.log_scales + step) for step in (-0.01, 0.01)]
     method = SparseEP(sites="nested")

@@ -50,7 +50,7 @@ def exact(problem, likelihood):
     [(ProbitLikelihood(), KL, 1), (LogitLikelihood(), KL, 1), (MultinomialProbitLikelihood(), VariationalBayes, 3)],
     ids=lambda each: getattr(each, "name", None),
 )
-def test_all_points_as_inducing_inputs_equal_dense_vi(likelihood, dense, c):
+def test_sparse_vi_with_all_points_as_inducing_inputs_equals_dense_vi(likelihood, dense, c):
     problem = random_problem(4, 20, c)
     y = problem.y % max(c, 2)
     k, mean = DensePrior.checked(problem.K, problem.m).k, problem.m
@@ -63,7 +63,7 @@ def test_all_points_as_inducing_inputs_equal_dense_vi(likelihood, dense, c):
 
 @every
 def test_bound_is_below_the_evidence(likelihood):
-    """The exact evidence, of the model with all latent values, comes from draws from the prior."""
+    """The exact evidence of the model with all latent values is an average over draws from the prior."""
     problem = problem_for(likelihood, 3, 5, 3)
     likelihood = bound_to(likelihood, 5)
     draws, rng = 20_000, np.random.default_rng(1)
@@ -184,7 +184,7 @@ def test_likelihoods_without_a_bound_raise_value_error():
 
 @several
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_problems_with_large_functions_converge(likelihood, own):
+def test_sparse_vi_converges_for_large_latent_functions(likelihood, own):
     problem = random_sparse(7, 200, 3, 10, own=own)
     problem = problem._replace(y=np.where(problem.x[:, 0] > 0, 0, np.where(problem.x[:, 1] > 0, 1, 2)))
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(1e2), 0.0])
@@ -216,8 +216,8 @@ def problem_of_planes(seed, n, c, m):
 
 
 @pytest.mark.variation
-def test_fits_with_label_noise_start_from_ep():
-    """In the first problem this finds a higher maximum. In the second it reaches the same maximum in fewer steps."""
+def test_solves_with_label_noise_start_from_ep():
+    """The start from EP finds a higher maximum in the first problem, and saves steps in the second problem."""
     likelihood, gains, steps = RobustMaxLikelihood(), [], []
     for problem, epsilon in ((random_sparse(3, 60, 3, 10), 0.05), (problem_of_planes(1, 100, 8, 10), 1e-3)):
         given = bound_to(likelihood, len(problem.y), epsilon)

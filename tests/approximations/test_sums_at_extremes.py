@@ -40,7 +40,7 @@ FLAT = {("kl", "poisson", "groups of huge variance", "mixed")}
     ("i", "method", "name"),
     [(i, method, name) for i, name in enumerate(DESIGNS) for method in ("ep", "laplace", "kl")],
 )
-def test_solve_of_extreme_sums_ends_and_is_reproducible(i, method, name):
+def test_solves_of_extreme_sums_end_and_agree_for_all_starts_orders_and_forms(i, method, name):
     """Labels and likelihoods alternate, so that each method meets all four combinations."""
     labels = ["all the same", "mixed"][i // 2 % 2]
     likelihood = [LogitLikelihood(), PoissonLikelihood()][i % 2]

@@ -57,7 +57,7 @@ def test_cumulants_match_quadrature(name):
 
 
 @pytest.mark.parametrize("block", [1, 30, 10_000])
-def test_sums_over_powers_of_correlations_match_dense_matrices(block, monkeypatch):
+def test_corrections_from_powers_of_correlations_match_dense_matrices(block, monkeypatch):
     monkeypatch.setattr(cumulants, "_BLOCK", block)
     rng = np.random.default_rng(2)
     root = rng.normal(size=(11, 5))

@@ -72,7 +72,7 @@ def test_corrected_probabilities_are_ratios_of_dense_evidences(c, per_class):
 
 
 @pytest.mark.parametrize(("c", "variance"), [(2, 10.0), (3, 3.0), (3, 30.0)])
-def test_corrected_marginals_are_more_accurate_than_plain_marginals(c, variance):
+def test_corrected_probabilities_are_more_accurate_than_uncorrected_probabilities(c, variance):
     error_corrected, error_plain = [], []
     for seed in range(3):
         k, mean, y = problem(seed, 4, c, variance)

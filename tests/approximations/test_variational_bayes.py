@@ -52,7 +52,7 @@ def test_variational_bayes_equals_dense_reference(n, c, variance, per_class):
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_reference_has_the_means_of_the_truncated_gaussian(c):
+def test_reference_utilities_have_the_means_of_truncated_gaussian_draws(c):
     rng = np.random.default_rng(c)
     f = rng.normal(size=(c, 4))
     y = rng.integers(c, size=4)
@@ -146,7 +146,7 @@ def test_bound_rises_and_converges_at_all_scales(data, log_variance, log_lengths
     "options",
     [{"max_products": 0, "tolerance": 1e-7, "max_iterations": 2000}, {"max_products": 1}, {"max_products": 5}],
 )
-def test_optimum_does_not_depend_on_max_products(options):
+def test_limit_on_products_with_the_covariance_does_not_change_the_optimum(options):
     prior = standardised(iris, 1, 1)
     expected = TIGHT.solve(*prior)
     solution = VariationalBayes(**options).solve(*prior)
@@ -185,7 +185,7 @@ def test_warm_start_reaches_the_same_solution_sooner():
 
 
 def test_iterations_do_not_factorise_matrices():
-    """The ascent uses the prior covariance and inverses that were computed before it."""
+    """The ascent uses the prior covariance and inverses that were computed before the ascent."""
     for step in (solver._ascend, solver.newton_direction.py_func):
         names = step.__code__.co_names
         assert "multiply_functions" in names

@@ -31,7 +31,7 @@ def test_report_contains_differences_between_active_rows_and_all_rows() -> None:
     assert len(figure.axes[0].lines) == 2
 
 
-def test_fits_of_all_digits_rows_are_skipped() -> None:
+def test_experiment_skips_fits_of_all_rows_of_the_digits() -> None:
     cells = {cell.name: cell.arguments for cell in AllRows().cells("", quick=False)}
     assert f"{DIGITS}, {WHOLE}" not in cells
     assert cells[f"{DIGITS}, random"]["counts"][-1] == 1000
@@ -54,7 +54,7 @@ def test_simulated_classes_depend_on_relevant_inputs_only() -> None:
     assert of_neighbours(slice(3, 6)) < 0.5
 
 
-def test_report_of_recovery_has_its_columns() -> None:
+def test_report_of_recovered_relevances_has_all_columns() -> None:
     def run(shift: float) -> dict[str, np.ndarray]:
         hyper = np.array([0.0, 0.4, 0.7, 3.0, 3.2, 3.4, 1.0])
         return {

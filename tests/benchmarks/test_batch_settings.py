@@ -25,7 +25,7 @@ def test_default_fits_are_compared_with_the_best_setting():
     assert "| usps | 0.500, 0.200 | " in text
 
 
-def test_each_judged_data_set_has_a_cell_for_each_setting():
+def test_each_data_set_of_the_comparison_has_a_cell_for_each_setting():
     cells = {cell.name for cell in BatchSettings().cells("", quick=False)}
     assert {f"{name}, {each}" for name in JUDGED for each in (*SETTINGS, TREES)} <= cells
     assert {f"{name}, {each}" for name in OTHERS for each in (AS_IT_COMES, ARD, TREES)} <= cells

@@ -66,7 +66,7 @@ def test_variances_at_new_points_are_the_diagonal(split, name):
 
 
 @pytest.mark.parametrize(("regime", "probit", "logit"), [(1, -1.397464, -1.396419), (5, -1.594506, -1.491547)])
-def test_two_points_are_integrated_exactly(regime, probit, logit):
+def test_evidence_of_two_points_equals_an_orthant_probability(regime, probit, logit):
     """For a probit it is an orthant probability of two correlated normals: 1/4 + asin(ρ) / 2π."""
     K = covariance(*REGIMES[regime])
     orthant = 0.25 + np.arcsin(-K[0, 1] / (1.0 + K[0, 0])) / (2.0 * np.pi)
@@ -103,7 +103,7 @@ def test_printed_formula_for_the_bound_of_fv_exceeds_the_exact_evidence():
 
 @pytest.mark.parametrize("likelihood", LINKS)
 @pytest.mark.parametrize("covariance", ["polynomial 2", "squared exponential"])
-def test_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
+def test_path_with_loose_tolerances_has_the_digits_of_separate_solves(likelihood, covariance):
     """The path uses looser tolerances, predicted starts and eigenvectors. The digits of the table do not change."""
     rng = np.random.default_rng(5)
     X, noise = rng.standard_normal((60, 3)), rng.standard_normal(60)
@@ -129,7 +129,7 @@ def test_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
 
 @pytest.mark.parametrize("name", STEPPED)
 @pytest.mark.parametrize("likelihood", LINKS)
-def test_stepped_solve_converges_after_many_steps_only(name, likelihood):
+def test_solve_by_fixed_steps_needs_many_steps_to_converge(name, likelihood):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 2))
     y = (np.sin(2.0 * X[:, 0]) + 0.5 * rng.standard_normal(60) > 0.0).astype(np.int64)
@@ -146,7 +146,7 @@ def test_stepped_solve_converges_after_many_steps_only(name, likelihood):
 
 @pytest.mark.parametrize("likelihood", LINKS)
 @pytest.mark.parametrize("magnitude", [0.5, 1.5])
-def test_programs_of_the_authors_match_quadrature_for_independent_values(likelihood, magnitude):
+def test_published_programs_match_quadrature_for_independent_latent_values(likelihood, magnitude):
     """FV is exact here. Naive TAP has tilted moments with the cavity variance K_ii − 1, and W of equation (11)."""
     X = np.arange(6.0)[:, None]
     y = np.array([0, 1, 1, 0, 1, 0])

@@ -37,7 +37,7 @@ def test_every_classifier_has_a_cell_for_every_set():
     assert names == {piece(name, which, fold) for name, fold in numbers for which in CLASSIFIERS}
 
 
-def test_folds_have_each_row_once(tmp_path):
+def test_each_row_is_in_one_test_fold(tmp_path):
     rows = [f"{k},{k % 7},{'ab'[k % 2]}" for k in range(40)]
     (tmp_path / "iris.csv").write_text("\n".join(["x,z,label", *rows]))
     folds = splits(tmp_path, "iris")

@@ -93,7 +93,7 @@ def process(number: int) -> dict[str, int]:
     return {"process": os.getpid(), "number": number}
 
 
-def test_experiments_can_share_processes(tmp_path):
+def test_two_experiments_run_in_the_same_worker_process(tmp_path):
     with workers(1) as pool:
         one, two = (compute([Cell(f"{i}", process, {"number": i})], tmp_path, 1, pool=pool)[0] for i in range(2))
     assert int(one["0"]["process"]) == int(two["1"]["process"]) != os.getpid()

@@ -23,5 +23,5 @@ def test_rows_are_standardised_without_constant_columns(split):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_sites_beats_class_frequencies(split, kind):
+def test_fit_with_each_kind_of_sites_has_a_lower_log_loss_than_equal_probabilities(split, kind):
     assert log_loss(split, kind) < np.log(3)

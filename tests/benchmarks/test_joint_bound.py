@@ -29,7 +29,7 @@ def test_derivatives_match_differences_of_the_bound(bound: JointBound) -> None:
     assert off < 1e-4 * abs(bound(at)[1] @ along)
 
 
-def test_bound_at_the_first_point_is_the_bound_at_the_prior(bound: JointBound) -> None:
+def test_initial_bound_equals_the_bound_at_the_prior(bound: JointBound) -> None:
     """At the prior the class probabilities are equal, and the divergence is zero."""
     right = 1.0 / 3.0
     expected = right * np.log(1.0 - EPSILON + EPSILON / 3) + (1.0 - right) * np.log(EPSILON / 3)
@@ -62,7 +62,7 @@ def test_search_over_all_parameters_raises_the_bound_and_predicts() -> None:
     assert (p.argmax(axis=1) == Y).mean() > 0.5
 
 
-def test_matrix_without_cholesky_factor_has_a_very_low_value_and_zero_slopes(bound: JointBound) -> None:
+def test_bound_of_a_matrix_without_cholesky_factor_is_very_low_with_zero_gradient(bound: JointBound) -> None:
     at = bound.first.copy()
     at[:6] = 800.0
     value, slopes = bound(at)
@@ -70,7 +70,7 @@ def test_matrix_without_cholesky_factor_has_a_very_low_value_and_zero_slopes(bou
     assert not slopes.any()
 
 
-def test_initial_values_can_be_given() -> None:
+def test_fit_starts_at_the_given_initial_values() -> None:
     shapes = JointBound(X, Y, INDUCING).shapes
     given = JointBound(X, Y, INDUCING, begin=GPFLOW).first
     held = sum(np.prod(shapes[name], dtype=int) for name in GPFLOW)

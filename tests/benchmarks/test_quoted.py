@@ -125,11 +125,11 @@ def allowed(name: str) -> set[str]:
 @pytest.mark.parametrize(
     "text", ["takes 70 s", "12 % wrong", "within 0.04", "the same to 4e-6", "some ten seconds", "a minute", "512 MB"]
 )
-def test_measured_numbers_are_found(text):
+def test_pattern_finds_measured_numbers_in_text(text):
     assert MEASURED.search(text)
 
 
-def test_intervals_of_priors_are_exact():
+def test_intervals_in_the_table_of_priors_are_exact():
     page = (ROOT / "docs" / "howto" / "priors.md").read_text()
     priors = {
         '`pm.InverseGamma("ls", 5, 5)`': stats.invgamma(5, scale=5).interval(0.9),

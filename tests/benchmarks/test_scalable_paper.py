@@ -90,7 +90,7 @@ def test_model_starts_at_the_hyperparameters_of_the_paper(spread):
     assert typical_distance(X) ** 2 == pytest.approx(np.median(pairs))
 
 
-def test_inducing_inputs_start_at_different_rows():
+def test_each_function_has_different_rows_as_initial_inducing_inputs():
     X = np.arange(40.0).reshape(20, 2)
     z = inducing_rows(X, 3, 5, 0)
     assert z.shape == (3, 5, 2)
@@ -102,7 +102,7 @@ def test_inducing_inputs_start_at_different_rows():
     assert sizes(3, (5,)) == {5: 1}
 
 
-def test_signed_steps_match_inner_updates():
+def test_steps_of_the_signed_optimiser_as_a_graph_match_the_steps_of_the_package():
     slopes = np.random.default_rng(1).normal(size=(12, 3))
     place, slope = pytensor.shared(np.zeros(3)), pt.dvector()
     step = pytensor.function([slope], [], updates=signed_steps([slope], [place]))
@@ -149,7 +149,7 @@ def test_report_of_table_2_has_scores_and_times():
     assert "| paper: time, all eight sets | | 102 |" in text
 
 
-def test_single_fold_has_the_spread_of_its_points():
+def test_standard_error_of_a_single_fold_comes_from_its_points():
     record, text = EXPERIMENT.report({"glass, M 5 %, vi, fold 0": table_run([-1.0, -3.0])})
     assert record["rows"][0]["se"] == pytest.approx(1.0)
     assert "2.00 ± 1.00* (2.45 ± 0.14)" in text

@@ -189,7 +189,7 @@ def test_printed_tables_agree_with_the_records_of_pictures():
 
 
 @pytest.mark.parametrize(("paper", "name"), [("binary_paper", "figures9_11"), ("scalable_paper", "figure4")])
-def test_printed_largest_values_match_pictures(paper, name):
+def test_largest_values_in_tables_match_the_data_of_pictures(paper, name):
     found = read(paper, name)["found"]
     if name == "figure4":
         for method, inducing, lowest, last, *_ in read_tables(paper, name)["tables"]["scores"]["rows"]:
@@ -213,7 +213,7 @@ def claims(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("paper", "page"), PAGES.items())
-def test_first_table_matches_the_records(paper, page):
+def test_numbers_in_the_first_table_of_a_page_match_stored_records(paper, page):
     rows = claims(page)
     assert len(rows) > 10
     assert [(row[0], number) for row in rows for number in numbers(row[-2]) if number not in recorded(paper)] == []

@@ -29,7 +29,7 @@ def test_report_names_cells_without_results():
     assert text.count("not computed") == 7
 
 
-def test_ratios_to_the_floor_are_at_the_sizes_of_the_header():
+def test_report_has_ratios_to_the_fastest_time_at_the_sizes_in_the_header():
     _, text = Table2().report(timed([800, 1600]))
     assert "| over F, c = 3, n = 800, 1600 | over F, n = 800, c = 2, 3, 4 |" in text
     assert "| 2.00, 2.00 | 1.50, 2.00, 2.50 |" in text

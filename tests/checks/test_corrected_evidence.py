@@ -67,7 +67,7 @@ def test_term_of_four_factors_is_exact_if_arpack_fails(monkeypatch):
 
 
 @pytest.mark.parametrize("c", [2, 3, 4])
-def test_factors_match_flat_ep(c):
+def test_tilted_factors_match_flat_ep_and_sums_over_a_grid(c):
     """Correlations come from dense algebra, and cumulants from sums over a grid."""
     problem = random_problem(3, 6, c, variance=10.0, per_class=True, with_mean=True)
     factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))

@@ -129,7 +129,7 @@ FIXED = {
     [pytest.param(name, marks=pytest.mark.slow if name == "poisson" else pytest.mark.calibration) for name in FIXED],
 )
 def test_means_match_nuts(name):
-    """The tolerance is 4 Monte Carlo errors plus the error of the approximation in long runs (see above)."""
+    """The tolerance is 4 Monte Carlo errors plus `KNOWN`, the errors of the approximations in long runs."""
     model, _ = model_of(FIXED[name], eta=1.2)
     with model:
         fits = {method: pm.fit(method=method, progressbar=False) for method in ("ep", "kl", "laplace")}

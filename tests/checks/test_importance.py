@@ -197,7 +197,7 @@ def test_heavy_tail_of_negligible_weight_is_ignored(pareto_k, effective_size, ve
 
 
 @pytest.mark.parametrize("pareto_k", [0.3, 0.6])
-def test_verdict_on_few_draws_is_few(pareto_k, shared):
+def test_verdict_on_draws_with_a_small_effective_size_is_few(pareto_k, shared):
     check = shared.fit.importance(1000, random_seed=1)
     few = changed(check, pareto_k=pareto_k, effective_size=42.0)
     assert few.draws_verdict == "few"
@@ -209,7 +209,7 @@ def test_verdict_on_few_draws_is_few(pareto_k, shared):
     ("shift", "known", "verdict"),
     [(0.029, 8, "close"), (0.031, 8, "off"), (0.029, 6, "close"), (0.001, 5, "unknown"), (0.5, 0, "unknown")],
 )
-def test_weights_of_points_determine_the_verdict_on_the_fit(shift, known, verdict, shared):
+def test_shifts_of_point_probabilities_determine_the_verdict_on_the_fit(shift, known, verdict, shared):
     rows = np.arange(8) < known
     points = {"shift": np.where(rows, shift, np.nan), "standard_error": np.where(rows, 0.001, np.nan)}
     points = xr.Dataset({name: ("flower", array) for name, array in (points | {"size": 4 * rows}).items()})
@@ -219,7 +219,7 @@ def test_weights_of_points_determine_the_verdict_on_the_fit(shift, known, verdic
     assert ("use a sampler" in check.about_fit) == (verdict == "unknown")
 
 
-def test_sites_over_several_points_cannot_be_replaced(shared, monkeypatch):
+def test_verdict_on_sites_over_several_points_is_unknown(shared, monkeypatch):
     monkeypatch.setattr(type(shared.fit.solution.posterior.sites), "pointwise", False)
     check = shared.fit.importance(100, random_seed=1)
     assert check.known == 0.0
@@ -269,7 +269,7 @@ def test_results_have_dims_and_depend_on_the_seed(shared):
     assert check.log_evidence == pytest.approx(np.log(np.exp(check.log_weights).mean()))
 
 
-def test_importance_sampling_uses_the_labels_of_the_fit():
+def test_importance_sampling_after_set_data_uses_the_labels_of_the_fit():
     with pm.Model():
         y = pm.Data("labels", Y)
         gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(1, ls=1.0))
@@ -290,7 +290,7 @@ def test_unsupported_fits_are_refused_with_reasons(shared):
         importance_check("nested_ep", shared.fit.solution, values["f"], shared.fit.latent["mean"])
 
 
-def test_smoothing_equals_arviz_with_the_normaliser_kept():
+def test_smoothed_log_weights_equal_arviz_up_to_the_normaliser():
     raw = 3.0 + 2.0 * np.random.default_rng(10).standard_normal(1000)
     smoothed, pareto_k = smooth(raw)
     by_arviz, its_k = array_stats.psislw(-raw)

@@ -148,14 +148,14 @@ def force(problem, approximation, solution):
 
 @problems
 @pytest.mark.parametrize("approximation", [VariationalBayes(tolerance=1e-10), LaplaceProbit(), Laplace()])
-def test_response_of_a_mode_matches_differences(approximation, problem):
+def test_linear_response_of_a_mode_matches_differences(approximation, problem):
     moved, response, _ = force(problem, approximation, solve(approximation, problem))
     assert_allclose(response, moved, atol=1e-5)
 
 
 @problems
 @pytest.mark.parametrize("case", [case for case in EVERY if case.likelihood.function_axis], ids=str)
-def test_response_matches_differences_of_means(case, problem):
+def test_linear_response_of_means_matches_differences(case, problem):
     """For EP, the response ignores changes of the tilted covariances, which are of higher order."""
     tight = case(tolerance=1e-9)
     moved, response, _ = force(problem, tight, solve(tight, problem))
@@ -164,7 +164,7 @@ def test_response_matches_differences_of_means(case, problem):
 
 @problems
 @pytest.mark.parametrize("approximation", [IEP(tolerance=1e-9), QIEP(tolerance=1e-9)])
-def test_covariances_of_independent_sites_differ_from_the_response(approximation, problem):
+def test_covariances_of_independent_sites_differ_from_the_linear_response(approximation, problem):
     moved, _, own = force(problem, approximation, solve(approximation, problem))
     assert np.linalg.norm(own - moved) > 0.3 * np.linalg.norm(moved)
 
@@ -204,7 +204,7 @@ def test_log_probability_of_two_classes_matches_quadrature(gap, variance):
     ids=lambda value: getattr(value, "name", value),
 )
 def test_log_probability_is_continuous_where_its_formula_changes(c, likelihood, monkeypatch):
-    """Both formulas agree where both apply, and the tail keeps its digits."""
+    """The formulas for small and for large probabilities agree where both apply, and the tail keeps its digits."""
     rng = np.random.default_rng(c)
     root = rng.normal(size=(c, c))
     mean = np.zeros((40, c))

@@ -114,7 +114,7 @@ def fit():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_groups_are_given_by_data_or_arrays(fit):
+def test_groups_given_by_data_and_by_arrays_have_equal_results(fit):
     by_name = fit.loo(groups="where")
     where = fit.model["where"].get_value()
     again = fit.loo(groups=np.array([f"group {i}" for i in where]))

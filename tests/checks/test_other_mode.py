@@ -41,7 +41,7 @@ def likelihood():
     return found.likelihood_model.given(parameters)
 
 
-def test_both_modes_are_named_with_their_masses():
+def test_warning_names_both_modes_with_their_masses():
     masses = masses_of(TWO_AND_TWO)
     message = r"several modes, .* outliers \(2, 3\).* pm.sample"
     with model_of(TWO_AND_TWO), pytest.warns(UserWarning, match=message) as caught:
@@ -52,7 +52,7 @@ def test_both_modes_are_named_with_their_masses():
     assert found[0] == pytest.approx(fit.log_evidence, abs=0.01)
 
 
-def test_grouped_rows_have_the_mass_of_both_modes():
+def test_evidence_of_grouped_rows_is_the_mass_of_both_modes():
     with model_of(TWO_AND_TWO, np.ones(4)):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.log_evidence == pytest.approx(logsumexp(masses_of(TWO_AND_TWO)), abs=1e-4)

@@ -68,7 +68,7 @@ def beside(inducing=5):
     return space, SparseEP(tolerance=1e-11), blocks, x[None, :inducing], True
 
 
-def test_process_plus_effects_agrees_for_one_and_two_workers():
+def test_fit_of_a_process_plus_effects_is_equal_for_one_and_two_workers():
     args = beside()
     theta, expected = alone(*args)
     options = {"model": args[0].classifier.model, "inducing": args[3][0], "hyper": "map", "progressbar": False}
@@ -118,7 +118,7 @@ def test_cluster_fit_equals_fit_in_one_process(count, build, shared, sites):
         assert_allclose(posterior.solve(theta + 1e-3, again.start).evidence, near.evidence, rtol=1e-9)
 
 
-def test_all_workers_are_found_during_updates_of_the_client():
+def test_number_of_workers_is_stable_while_the_client_updates_its_list():
     with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}), workers(2) as (_, client):
         rounds = Rounds(client, [])
         assert {len(rounds._workers()) for _ in range(300)} == {2}
@@ -279,7 +279,7 @@ def test_unsupported_methods_raise_not_implemented_error():
         ClusterLogPosterior(*args, None)
 
 
-def test_parts_end_at_chunks_if_there_are_enough():
+def test_parts_of_the_rows_end_at_ends_of_chunks_if_there_are_enough_chunks():
     rows = InMemory(np.zeros((23, 1)), np.zeros(23))
     assert part_ends(rows, 4) == [0, 6, 12, 17, 23]
     assert part_ends(rows, 40) == list(range(24))

@@ -10,7 +10,7 @@ from pymc_gpep.comparison import held_out_scores as bootstrap
 VALUES = np.random.default_rng(1).normal(size=25)
 
 
-def test_moments_match_dirichlet_weights():
+def test_bootstrap_moments_match_dirichlet_weights():
     """For w ~ Dirichlet(1, ..., 1), Σ w x has the mean of x, and the variance of x divided by n + 1."""
     draws = gpep.diagnostics.bayesian_bootstrap(VALUES, draws=40_000, random_seed=2)
     assert draws.shape == (40_000,)
@@ -19,7 +19,7 @@ def test_moments_match_dirichlet_weights():
     assert draws.var() == pytest.approx(variance, rel=0.05)
 
 
-def test_all_columns_use_the_same_weights():
+def test_all_columns_of_scores_have_the_same_bootstrap_weights():
     draws = gpep.diagnostics.bayesian_bootstrap(np.stack([VALUES, VALUES + 1, 2 * VALUES], axis=1), random_seed=3)
     assert draws.shape == (4000, 3)
     assert_allclose(draws[:, 1] - draws[:, 0], 1)

@@ -29,7 +29,7 @@ def grid(shared, held_out):
     )  # fmt: skip
 
 
-def test_each_value_equals_a_separate_solve(shared, grid):
+def test_each_value_on_the_grid_equals_a_separate_solve(shared, grid):
     """The reference computes the prior covariance with NumPy and starts cold."""
     solver = NestedEP()
     squares = ((shared.X[:, None] - shared.X) ** 2).sum(axis=-1)
@@ -64,7 +64,7 @@ def test_warm_starts_save_iterations(shared):
     assert "mlpd" not in grid
 
 
-def test_hyperparameters_outside_the_grid_are_fixed(shared):
+def test_hyperparameters_that_are_not_on_the_grid_have_their_fixed_values(shared):
     at = shared.fit.hyperparameters
     eta = at["eta"].item()
     grid = gpep.diagnostics.evidence_grid(shared.model, {"eta": [eta]}, at=at, method="nested_ep", progressbar=False)

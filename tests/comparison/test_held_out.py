@@ -33,7 +33,7 @@ def fitted():
 
 
 @pytest.mark.variation
-def test_counts_are_scored_by_density_and_mean(fitted):
+def test_counts_are_scored_by_log_density_and_squared_error_of_the_mean(fitted):
     _, fits, held_out, table = fitted("poisson")
     gp, x, y, data = held_out.values()
     for name, fit in fits.items():

@@ -45,7 +45,7 @@ def test_table_has_evidence_and_diagnostics_of_each_method(shared, shared_iep, s
     assert 0 < table.loc["EP", "seconds"] < 60
 
 
-def test_fit_integrated_over_hyperparameters_has_their_means(shared, shared_ccd):
+def test_table_row_of_an_integrated_fit_has_the_posterior_means_of_hyperparameters(shared, shared_ccd):
     row = gpep.compare_methods({"map": shared.fit, "ccd": shared_ccd}, "map").loc["ccd"]
     assert row["log_evidence_integrated"] == shared_ccd.hyper_posterior.log_evidence < row["log_evidence"]
     table = shared_ccd.summary(["eta", "ls"])

@@ -18,7 +18,7 @@ Y = np.array([0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["Probit", "Bernoulli"])
-def test_both_spellings_of_a_probit_keep_digits_in_the_tail(own):
+def test_log_likelihood_of_both_probit_spellings_keeps_its_digits_in_the_tail(own):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         if own:
@@ -53,7 +53,7 @@ def test_log_likelihood_equals_the_log_likelihood_of_the_model(likelihood):
     assert np.vdot(slope, direction) == pytest.approx((higher - lower) / 2e-5, rel=1e-5, abs=1e-5)
 
 
-def test_labels_follow_new_data_of_the_model():
+def test_likelihood_after_set_data_uses_the_new_labels():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         gpep.Probit("y", f, observed=pm.Data("labels", Y))

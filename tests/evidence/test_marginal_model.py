@@ -66,7 +66,7 @@ def test_log_density_equals_the_log_posterior_of_hyperparameters(build):
         assert_allclose(gradient, evaluation.gradient, atol=1e-6)
 
 
-def test_variables_and_data_apart_from_latent_values_are_unchanged():
+def test_marginal_model_has_all_variables_and_data_except_latent_values():
     X, y = models.data()
     coords = {"flower": np.arange(y.size), "petal": ["length", "width"]}
     with pm.Model(coords=coords) as model:
@@ -166,7 +166,7 @@ def test_unknown_methods_and_options_are_refused(model):
         gpep.marginalize(model, steps=3)
 
 
-def test_failure_of_the_approximation_is_nan(model):
+def test_log_density_is_nan_if_the_approximation_fails(model):
     marginal = gpep.marginalize(model, max_iterations=2)
     point = marginal.initial_point()
     assert np.isnan(marginal.compile_logp()(point))
@@ -200,7 +200,7 @@ def test_recovered_draws_have_the_groups_and_shapes_of_the_model(build):
     assert "f" not in sampled.posterior
 
 
-def test_data_groups_equal_the_groups_of_the_model():
+def test_data_groups_of_recovered_draws_equal_the_data_groups_of_the_model():
     X, y = models.data()
     with pm.Model() as model:
         labels = pm.Data("labels", y)

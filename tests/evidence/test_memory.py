@@ -54,7 +54,7 @@ def test_error_names_only_methods_for_the_likelihood():
 
 
 @pytest.mark.usefixtures("six_gigabytes")
-def test_memory_of_rows_with_few_normals_excludes_dense_matrices():
+def test_memory_estimate_of_row_priors_excludes_dense_matrices():
     prior = SimpleNamespace(n_points=10**6, n_functions=4, n_normals=180, hyperparameters=("s",))
     read = SimpleNamespace(prior=prior)
     memory_check.check_memory(read, "a fit", learned=True, prior_type=RowPrior)

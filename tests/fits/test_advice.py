@@ -252,7 +252,7 @@ def test_advised_jitter_lets_a_fit_be_sampled():
     assert np.isfinite(_steep(jitter)["posterior"]["f"]).all()
 
 
-def test_advised_response_is_predicted():
+def test_advised_name_of_a_response_lets_a_fit_predict():
     with pm.Model():
         level = pm.Normal("a", 0, 2)
         pm.Poisson("falls", mu=pm.math.exp(level + pm.Data("x", X)), observed=COUNTS)
@@ -266,7 +266,7 @@ def test_advised_response_is_predicted():
     )
 
 
-def test_advised_process_of_latent_values_is_accepted(shared):
+def test_advised_choice_of_gp_lets_a_fit_predict(shared):
     x = models.data()[0][:3] + 0.1
     other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
     for advised in (lambda: shared.fit.predict(shared.gp, x), lambda: shared.fit.predict(x)):
@@ -279,7 +279,7 @@ def test_advised_process_of_latent_values_is_accepted(shared):
         )
 
 
-def test_advised_recovery_adds_latent_values_to_draws_of_a_marginal_model(shared):
+def test_advised_recovery_of_latent_values_lets_marginal_draws_be_compared(shared):
     marginal = gpep.marginalize(shared.model)
     with marginal:
         idata = pm.sample(
@@ -297,7 +297,7 @@ def test_advised_recovery_adds_latent_values_to_draws_of_a_marginal_model(shared
     )
 
 
-def test_advised_xnew_is_the_data_before_transformation():
+def test_advised_xnew_before_transformation_lets_a_fit_predict():
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         f = gp.prior("f", X=pm.math.exp(pm.Data("x", X[:, None])))

@@ -61,7 +61,7 @@ def dense():
 
 @pytest.mark.variation(but=["ep", "tap_naive", "kl"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_evidence_and_gradient_equal_the_dense_form(method, request):
+def test_evidence_and_gradient_of_a_registered_form_equal_the_dense_form(method, request):
     theta = np.array([0.4, -0.2])
     expected = DenseLogPosterior(read_classifier(make()[0]), method)(theta)
     request.getfixturevalue("known")

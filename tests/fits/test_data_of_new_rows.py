@@ -28,7 +28,7 @@ def by_hours():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_number_of_new_rows_is_the_length_of_the_exposure(by_hours):
+def test_prediction_has_a_row_for_each_entry_of_the_exposure(by_hours):
     hours = np.array([1.0, 2.0, 0.5])
     found = by_hours.predict(data={"hours": hours}, quantiles=[0.5], observed=[0, 1, 2], progressbar=False)
     # Posterior of the level by quadrature: N(0, 1) times the likelihood of a sum of counts.
@@ -47,7 +47,7 @@ def test_predictions_from_draws_have_a_row_for_each_exposure(by_hours):
     assert_allclose(found["y_mean"], [rate, 2 * rate], rtol=1e-8)
 
 
-def test_single_row_of_effects_is_repeated_for_all_trials():
+def test_single_new_value_of_an_effect_is_repeated_for_all_trials():
     with pm.Model():
         x, trials = pm.Data("x", X[:, 0]), pm.Data("trials", np.full(N, 5))
         pm.Binomial("y", n=trials, logit_p=pm.Normal("slope", 0, 1) * x, observed=np.minimum(COUNTS, 5))
@@ -60,7 +60,7 @@ def test_single_row_of_effects_is_repeated_for_all_trials():
         fit.predict(data={"trials": [1, 4]}, progressbar=False)
 
 
-def test_groups_of_the_noise_determine_the_number_of_rows_and_unknown_groups_are_refused():
+def test_groups_of_the_noise_determine_new_rows_and_groups_outside_the_model_are_refused():
     sd = np.array([0.5, 1.0, 1.5])
     with pm.Model():
         group, table = pm.Data("group", GROUP), pm.Data("table", np.ones(3))
@@ -131,7 +131,7 @@ def test_exposure_determines_the_number_of_rows_for_a_single_input():
     assert_allclose(found["y_mean"][1], 3 * found["y_mean"][0], rtol=1e-8)
 
 
-def test_data_of_effects_and_data_of_noise_are_checked_alike():
+def test_data_of_effects_and_data_of_noise_have_equal_checks():
     with pm.Model():
         x, width = pm.Data("x", X), pm.Data("width", X)
         mean = x @ pm.Normal("slope", 0, 1, shape=2)

@@ -116,7 +116,7 @@ def test_scores_of_an_earlier_fit_are_dropped():
     assert repr(held).startswith("EarlyStopping of 15 rows, best at iteration 2 of 2: mlpd -0.")
 
 
-def test_failed_posterior_has_no_score(way):
+def test_fit_without_a_posterior_has_no_score(way):
     _, held, _, found = way
     broken = found.kept("a fit like it")
     broken.solution = SimpleNamespace(posterior=None)

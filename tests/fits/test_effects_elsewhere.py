@@ -53,7 +53,7 @@ def fit(request):
 
 
 @pytest.mark.variation(but=["array"])
-def test_single_process_at_new_inputs_matches_dense_formula(fit):
+def test_process_term_at_new_inputs_matches_dense_formula(fit):
     k = expquad(XY, XY) + 1e-6 * np.eye(N) + XY @ XY.T + 1.0
     found = fit.effects("f", Xnew=NEW)["f"]
     mean, sd = conditional(fit, k, expquad(NEW, XY), np.ones(len(NEW)))
@@ -67,7 +67,7 @@ def test_single_process_at_new_inputs_matches_dense_formula(fit):
     assert_allclose(both["f"], found, atol=1e-10)
 
 
-def test_equal_numbers_of_new_inputs_and_rows_are_not_confused(fit):
+def test_terms_at_as_many_new_inputs_as_rows_match_dense_formula(fit):
     rows = np.concatenate([NEW, XY[len(NEW) :]])
     found = fit.effects("both", Xnew=rows)["both"]
     assert found.shape == (2, N)
@@ -90,7 +90,7 @@ def test_invalid_new_data_raise_value_error(names, given, message, fit):
         fit.effects(names, **given)
 
 
-def test_term_without_a_process_uses_new_data():
+def test_term_without_a_process_has_the_value_at_new_data():
     fit = fitted(lambda: trend(pm.Data("X", XY)))
     posterior = fit.contrast({"one": {"b": [1.0, 0.0]}, "two": {"b": [0.0, 1.0]}})
     found = fit.effects("line", data={"X": NEW})["line"]
@@ -153,7 +153,7 @@ def test_two_processes_are_predicted_separately():
     assert_allclose(fit.effects("g", Xnew=grid)["g"], conditional(fit, k, cross, np.full(3, 2.0)), atol=1e-8)
 
 
-def test_sum_of_processes_only_is_predicted():
+def test_sum_of_processes_without_other_terms_is_predicted():
     def declare():
         f = process("f", XY, mean=pm.gp.mean.Linear(coeffs=pm.Normal("b", shape=2)))
         gpep.Probit("y", f, observed=BINARY)

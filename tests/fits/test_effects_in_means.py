@@ -62,7 +62,7 @@ def fitted(declare, inside, data=False, **kwargs):
         return pm.fit(**{"method": method, "hyper": "map"} | SMALL | kwargs)
 
 
-def test_summary_of_an_effect_in_a_mean_equals_a_separate_effect():
+def test_summary_of_an_effect_in_a_mean_equals_summary_of_a_separate_effect():
     inside, beside = (fitted(constant, each).summary(["c"]) for each in (True, False))
     assert_allclose(inside, beside, rtol=1e-6)
 
@@ -73,7 +73,7 @@ def test_summary_of_an_effect_in_a_mean_equals_a_separate_effect():
     [(classes, True), (beside_another, False)],
     ids=["classes", "beside another effect"],
 )
-def test_coefficients_of_means_are_effects(form, data):
+def test_coefficients_in_a_mean_equal_separate_effects(form, data):
     inside, beside = (fitted(form, inside, data) for inside in (True, False))
     assert set(inside.hyperparameters.data_vars) == {"ls"}
     assert inside.log_evidence == pytest.approx(beside.log_evidence, abs=1e-8)
@@ -123,7 +123,7 @@ def test_saved_fit_equals_the_fit(fit, model):
     assert_allclose(again.effects()["b"], fit.effects()["b"], atol=1e-7)
 
 
-def test_file_with_effects_in_means_as_hyperparameters_is_read(model):
+def test_file_of_a_fit_with_effects_in_means_as_hyperparameters_is_read(model):
     with model:
         before = pm.fit(method="ep", hyper="map", hyperparameters=["a", "b", "level"], **SMALL)
     tree = before.to_datatree()
@@ -174,7 +174,7 @@ def test_methods_that_do_not_integrate_means_keep_their_effects_as_hyperparamete
     assert "'b' stays a hyperparameter: this method does not integrate means of Gaussian processes." in str(fit)
 
 
-def test_user_can_keep_effects_in_means_as_hyperparameters(model):
+def test_effect_in_a_mean_named_by_the_user_stays_a_hyperparameter(model):
     with model:
         fit = pm.fit(method="ep", hyper="map", hyperparameters=["b"], **SMALL)
     assert set(fit.hyperparameters.data_vars) == {"ls", "b"}

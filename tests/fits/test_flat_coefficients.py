@@ -70,7 +70,7 @@ def log_scale(name):
 
 
 @pytest.mark.parametrize(("method", "unit"), [("laplace", 1.0), ("ep", 1e5), ("kl", 1e-5)])
-def test_normal_rows_give_the_restricted_likelihood(form, method, unit):
+def test_evidence_of_normal_rows_is_the_restricted_likelihood(form, method, unit):
     fit = fitted(regression(unit=unit), method)
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     expected, mean, cov = restricted(COLUMNS * [1.0, unit], covariance, Y)
@@ -184,7 +184,7 @@ T, STEP = 40, 0.3
 WALK = 50.0 + np.cumsum(STEP * RNG.normal(size=T)) + 0.5 * RNG.normal(size=T)
 
 
-def test_walk_from_a_flat_start_has_a_flat_level(form):
+def test_walk_with_a_flat_start_matches_the_restricted_likelihood(form):
     with pm.Model() as model:
         u = pm.GaussianRandomWalk("u", sigma=STEP, init_dist=pm.Flat.dist(), shape=T)
         pm.Normal("y", u, 0.5, observed=WALK)
@@ -281,7 +281,7 @@ IMPROPER = {
 
 
 @pytest.mark.parametrize("case", IMPROPER)
-def test_improper_posterior_is_refused_with_its_columns(case):
+def test_error_for_an_improper_posterior_names_its_columns(case):
     build, message = IMPROPER[case]
     with pm.Model() as model:
         build()
@@ -290,7 +290,7 @@ def test_improper_posterior_is_refused_with_its_columns(case):
 
 
 def test_separation_is_found_by_linear_programmes_of_few_rows(monkeypatch):
-    """The label of the row with the largest input decides. Each linear programme uses three more rows."""
+    """The label of the largest input decides about separation. Each linear programme adds three rows."""
     monkeypatch.setattr("pymc_gpep.prior_moments.proper_posteriors._ROWS", 3)
     for label, separated in ((1, True), (0, False)):
         labels = HIGH.copy()
@@ -305,7 +305,7 @@ def test_separation_is_found_by_linear_programmes_of_few_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace"])
-def test_separation_is_found_if_effects_have_a_density(method):
+def test_separation_of_flat_coefficients_is_found_next_to_effects_with_a_density(method):
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=Q)
         binary(lambda: line() + u[GROUP], HIGH)()
@@ -313,7 +313,7 @@ def test_separation_is_found_if_effects_have_a_density(method):
         gpep.marginalize(model, method)
 
 
-def test_ep_is_exact_for_rows_that_alone_inform_on_a_coefficient():
+def test_ep_is_exact_for_coefficients_of_a_single_row():
     """The evidence is a product of gamma functions. Cavities of both groups of rows are improper."""
     counts, first = 1 + COUNTS, np.arange(N) == 0
     with pm.Model() as model:
@@ -326,7 +326,7 @@ def test_ep_is_exact_for_rows_that_alone_inform_on_a_coefficient():
 
 
 @pytest.mark.parametrize("case", ["separated", "collinear", "collinear with an integrated one"])
-def test_coefficients_at_their_maximum_need_a_single_maximum(case):
+def test_coefficients_at_their_maximum_are_refused_without_a_single_maximum(case):
     held, message = ["a", "b"], "data are separated by the columns of 'a', 'b', so that the likelihood has no single"
     with pm.Model() as model:
         f = line() + pm.Normal("u", 0, 1, shape=Q)[GROUP]
@@ -354,7 +354,7 @@ def test_log_scales_of_one_flat_vector_match_separate_variables(held):
     assert_allclose(*evidence, atol=1e-6)
 
 
-def test_factor_with_a_flat_prior_stays_a_hyperparameter():
+def test_factor_of_an_effect_with_a_flat_prior_stays_a_hyperparameter():
     with pm.Model() as model:
         theta, lam = pm.Normal("theta", shape=Q), pm.Flat("lam", shape=Q, initval=np.ones(Q))
         pm.Normal("y", lam[GROUP] * theta[GROUP], NOISE, observed=Y)
@@ -382,7 +382,7 @@ def test_methods_without_flat_priors_are_refused_by_name():
         fitted(model, "tap_naive")
 
 
-def test_fit_names_flat_coefficients_and_the_spelling_of_maximum_likelihood(caplog):
+def test_text_of_a_fit_names_flat_coefficients_and_the_call_for_maximum_likelihood(caplog):
     inference._tell_of_flat.cache_clear()
     with caplog.at_level("INFO", "pymc"):
         first = fitted(regression(), "laplace")
@@ -394,7 +394,7 @@ def test_fit_names_flat_coefficients_and_the_spelling_of_maximum_likelihood(capl
     ]
 
 
-def test_draws_file_and_leave_one_out_of_flat_coefficients_work(tmp_path):
+def test_draws_file_and_leave_one_out_of_flat_coefficients_match_closed_forms(tmp_path):
     """The posterior is that of a linear regression with effects, whose moments have closed forms."""
     fit = fitted(regression(), "ep")
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
@@ -412,14 +412,14 @@ def test_draws_file_and_leave_one_out_of_flat_coefficients_work(tmp_path):
     assert fit.importance(200, random_seed=1).log_evidence == pytest.approx(fit.log_evidence, abs=1e-8)
 
 
-def test_row_that_alone_informs_on_a_coefficient_cannot_be_left_out():
+def test_row_that_alone_determines_a_flat_coefficient_cannot_be_left_out():
     with pm.Model() as model:
         pm.Normal("y", line() + pm.Flat("c") * (np.arange(N) == 4), NOISE, observed=Y)
     with pytest.raises(ValueError, match="A coefficient with a flat prior depends on row 4 alone"):
         fitted(model, "ep").loo()
 
 
-def test_groups_that_alone_inform_on_a_coefficient_are_named_when_left_out():
+def test_warning_names_left_out_groups_that_alone_determine_a_flat_coefficient():
     where, covariance = GROUP % 3, NOISE**2 * np.eye(N)
     columns = np.column_stack([np.ones(N), where == 2, X])
     with pm.Model() as model:
@@ -506,7 +506,7 @@ def test_uniform_coefficients_with_far_bounds_have_a_flat_density(form, method, 
     assert_allclose(gpep.load(tmp_path / "fit.nc", uniform()).summary(["a", "b"]), found)
 
 
-def test_bounds_with_an_effect_on_the_posterior_are_named_and_fitted_by_ep():
+def test_message_names_bounds_that_change_the_posterior_and_ep_fits_them():
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, cov = restricted(COLUMNS, covariance, Y)
     sd = np.sqrt(cov[1, 1])
@@ -517,7 +517,7 @@ def test_bounds_with_an_effect_on_the_posterior_are_named_and_fitted_by_ep():
     assert_allclose(fit.summary(["b"]).to_numpy()[0, :2], [cut.mean(), cut.std()], rtol=1e-5)
 
 
-def test_bounds_that_make_a_posterior_proper_are_named():
+def test_error_names_bounds_that_make_a_posterior_proper():
     with pytest.raises(gpep.StructureError, match=r"The bounds of 'a' matter, .* method='ep' integrates within them"):
         fitted(uniform("separated"), "laplace")
     with pm.Model() as model:
@@ -527,7 +527,7 @@ def test_bounds_that_make_a_posterior_proper_are_named():
     assert "Bounds left out: b" in str(fitted(model, "laplace"))
 
 
-def test_integer_bounds_whose_difference_overflows_are_floats_for_a_hyperparameter():
+def test_integer_bounds_with_an_overflowing_difference_become_floats():
     """PyMC computes 100 − (−100) in int8."""
     found = []
     for low, high in ((-100, 100), (-100.0, 100.0)):
@@ -541,8 +541,8 @@ def test_integer_bounds_whose_difference_overflows_are_floats_for_a_hyperparamet
     assert first.log_evidence == pytest.approx(second.log_evidence, abs=1e-6)
 
 
-def test_rows_that_repeat_coefficients_with_a_reference_level_have_their_closed_form():
-    """The shape of `pt.tile` depends on the coefficients, whose values it ignores."""
+def test_tiled_coefficients_with_a_reference_level_have_their_closed_form():
+    """The shape of `pt.tile` is computed from the coefficients, but does not depend on their values."""
     counts = np.arange(30) % 4 + (np.arange(30) % 3 == 1)
     with pm.Model() as model:
         a, b = pm.Flat("a"), pm.Flat("b", shape=2)
@@ -566,8 +566,8 @@ def test_uniform_coefficient_with_a_learned_bound_stays_a_hyperparameter():
     ]
 
 
-def test_scale_with_a_regression_and_flat_coefficients_is_at_the_maximum():
-    """Latent values do not depend on the scale's coefficients, so that these get no Newton step."""
+def test_regression_of_a_scale_with_flat_coefficients_reaches_the_restricted_maximum():
+    """Latent values do not depend on the coefficients of the scale. Newton's method leaves them unchanged."""
     x = X - 3.0
     y = 1.0 + np.exp(-0.3 + 0.5 * x) * np.random.default_rng(3).normal(size=N)
     with pm.Model() as model:
@@ -596,7 +596,7 @@ def test_model_with_only_flat_priors_matches_the_restricted_likelihood(form):
     assert_allclose(found["sd"], np.sqrt(cov.diagonal()), rtol=1e-10)
 
 
-def test_columns_too_close_for_double_precision_are_named():
+def test_error_names_columns_that_are_nearly_dependent_in_double_precision():
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("a") + pm.Flat("b") * (X + 1e8), NOISE, observed=Y)
     with pytest.raises(
@@ -637,7 +637,7 @@ def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
 @pytest.mark.variation(but=["4"])
 @pytest.mark.parametrize("groups", [3, 4, 5])
 def test_half_flat_scale_of_few_groups_lacks_moments(groups):
-    """Given J groups and a flat level, the density of the scale falls like s^-(J-1) (Gelman 2006)."""
+    """With J groups and a flat level, the density of the scale s falls as s^−(J − 1) for large s (Gelman 2006)."""
     mean, rest = 2.0 * np.arange(groups), np.random.default_rng(3).normal(size=(8, groups))
     with pm.Model() as model:
         where = pm.Data("where", np.arange(8 * groups) % groups)
@@ -747,8 +747,8 @@ def test_regressions_of_few_rows_match_long_chains(kind):
 
 @pytest.mark.variation(but=["binary"])
 @pytest.mark.parametrize("kind", ["binary", "counts"])
-def test_marginals_between_bounds_that_data_reach_match_quadrature(kind):
-    """Separated classes and counts of 0 leave one side of the posterior to the bound."""
+def test_marginals_that_end_at_a_bound_of_the_prior_match_quadrature(kind):
+    """For separated classes and counts of 0, the likelihood does not limit one side of the posterior."""
     x, (low, high) = np.linspace(-1.0, 1.0, 20), {"binary": (-100, 100), "counts": (-20, 5)}[kind]
     with pm.Model() as model:
         b = pm.Uniform("b", low, high)

@@ -74,7 +74,7 @@ def test_ep_of_grouped_rows_of_independent_effects_is_exact(link, log_p):
     np.testing.assert_allclose(found.elpd_i, without, atol=1e-6)
 
 
-def test_left_out_groups_of_rows_are_exact_or_state_their_error():
+def test_left_out_groups_of_rows_match_quadrature_or_report_their_error():
     fit = fit_of()
     rows = of_rows(logistic)
     every = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
@@ -118,7 +118,7 @@ def test_latent_values_and_draws_have_an_entry_for_each_row():
     np.testing.assert_allclose(check.mean_shift, check.mean_shift[np.flatnonzero(np.diff(TANK, prepend=-1))][TANK])
 
 
-def test_predictions_of_rows_depend_on_their_tank_alone():
+def test_prediction_of_a_row_is_the_effect_of_its_tank():
     fit = fit_of()
     found = fit.predict(data={"tank_of": [3, 3, 0]})
     np.testing.assert_allclose(found["mean"], fit.effects("u")["u"].sel(moment="mean").values[[3, 3, 0]], atol=1e-9)
@@ -173,7 +173,7 @@ def test_ep_of_48_tanks_with_a_common_level_matches_quadrature():
     assert fit.effects("level")["level"].sel(moment="mean").item() == pytest.approx(mean, abs=3e-4)
 
 
-def test_normal_rows_have_the_evidence_and_left_out_rows_of_dense_algebra():
+def test_evidence_and_leave_one_out_of_normal_rows_match_dense_algebra():
     rng = np.random.default_rng(5)
     group, x = rng.integers(0, 4, 40), rng.integers(0, 2, 40).astype(float)
     sigma = np.where(np.arange(40) % 3 == 0, 1.5, 0.7)
@@ -220,7 +220,7 @@ def process_alone(rows=True, reparameterize=True):
 
 @pytest.mark.slow
 def test_rows_of_a_process_at_the_same_inputs_match_quadrature():
-    """Four places and 24⁴ nodes."""
+    """The reference is a sum over 24⁴ nodes for the values at four places."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
     root = np.linalg.cholesky(covariance(PLACES, PLACES) + 1e-6 * np.eye(4))
     z = np.stack(np.meshgrid(*[nodes] * 4, indexing="ij")).reshape(4, -1)

@@ -49,7 +49,7 @@ def test_probabilities_sum_to_one(predicted):
 
 
 def test_probabilities_equal_orthant_probabilities(predicted):
-    """The functions are independent and computed by a one-dimensional rule. The reference uses their differences."""
+    """A one-dimensional rule computes the probabilities. References are orthants of differences of functions."""
     for mean, cov, p, _ in zip(*predicted, strict=True):
         assert_allclose(p, orthant_probabilities(mean, cov, 1e-12), rtol=0, atol=1e-6)
 

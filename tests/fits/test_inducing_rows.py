@@ -138,7 +138,7 @@ def test_new_inputs_have_separate_residuals():
 
 
 @pytest.mark.parametrize(("method", "other"), [("ep", "sparse_ep"), ("kl", "sparse_vi")])
-def test_binary_fit_equals_the_method_for_classes(method, other):
+def test_binary_fit_with_rows_and_residuals_equals_sparse_ep(method, other):
     x = RNG.normal(size=(20, 2))
     y = (x[:, 0] + 0.3 * RNG.normal(size=20) > 0.0).astype(int)
     with pm.Model():
@@ -161,7 +161,7 @@ def places_of_counts():
 
 
 @pytest.mark.parametrize(("method", "other"), [("ep", "sparse_ep"), ("kl", "sparse_vi")])
-def test_fit_of_counts_equals_the_method_for_classes(places_of_counts, method, other):
+def test_fit_of_counts_with_rows_and_residuals_equals_sparse_ep(places_of_counts, method, other):
     with places_of_counts[0]:
         one = pm.fit(method=method, inducing=Z, progressbar=False, tolerance=1e-11)
         two = pm.fit(method=other, inducing=Z, progressbar=False, tolerance=1e-11)

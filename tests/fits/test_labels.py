@@ -54,7 +54,7 @@ def test_effects_without_matching_labels_have_a_default_dim(fit):
     assert_allclose(found["steps"].sel(moment="mean"), np.diff(found["u"].sel(moment="mean")), atol=1e-10)
 
 
-def test_recovered_steps_without_matching_labels_are_differences_of_levels():
+def test_recovered_steps_of_a_walk_without_matching_labels_are_differences_of_its_values():
     marginal = gpep.marginalize(model(), method="laplace")
     draws = pm.draw(marginal["s"], 3, random_seed=1)
     sampled = xr.DataTree.from_dict(
@@ -64,7 +64,7 @@ def test_recovered_steps_without_matching_labels_are_differences_of_levels():
     assert_allclose(posterior["steps"].values, np.diff(posterior["u"].values, axis=2), atol=1e-12)
 
 
-def test_changed_data_of_the_model_do_not_change_rows_and_labels_of_a_fit():
+def test_set_data_does_not_change_rows_and_labels_of_a_fit():
     x, counts = np.linspace(-1.0, 1.0, 9), np.arange(9) % 4
     with pm.Model(coords={"row": np.arange(9)}) as made:
         at = pm.Data("x", x, dims="row")

@@ -83,7 +83,7 @@ def test_spike_and_slab_matches_the_sum_over_all_models(spelling):
 
 
 @pytest.mark.slow
-def test_all_spellings_of_a_horseshoe_give_the_same_fit(tmp_path):
+def test_all_spellings_of_a_horseshoe_prior_have_equal_fits(tmp_path):
     spellings = ["centred", "variances", "one name", "two names", "moved", "two variables"]
     fits = {name: fitted(horseshoe(name)) for name in spellings}
     first = fits["centred"]
@@ -119,12 +119,12 @@ def test_local_variables_given_an_effect_have_their_conjugate_distribution():
 
 
 @pytest.mark.parametrize("options", [{"hyperparameters": ["lam"]}, {"bounds": False}], ids=["named", "other methods"])
-def test_local_variables_stay_hyperparameters_if_named_and_for_other_methods(options):
+def test_local_variables_stay_hyperparameters_if_named_or_if_the_method_is_not_ep(options):
     found = read_classifier(horseshoe("centred"), starts=True, priors=True, **options)
     assert [rv.name for rv in found.hyperparameters] == ["lam"]
 
 
-def test_common_scales_stay_hyperparameters():
+def test_scales_that_are_not_local_stay_hyperparameters():
     """A scale of all effects, a scale with another use, and a scalar scale are not local."""
     with pm.Model() as made:
         tau, lam = pm.HalfNormal("tau", 1), pm.HalfNormal("lam", 1, shape=P)

@@ -61,7 +61,7 @@ def test_standard_deviations_and_correlations_of_slopes_have_their_exact_quantil
 
 
 def test_slope_that_does_not_vary_is_integrated_without_a_warning():
-    """Warnings are errors. In PyMC's coordinates of the factor the search would end at a border."""
+    """Warnings are errors in tests. In PyMC's coordinates of the factor, the search would end at a border."""
     rng = np.random.default_rng(0)
     group, x = np.repeat(np.arange(12), 5), rng.normal(size=60)
     y = rng.normal(rng.normal(scale=0.8, size=12)[group] + 0.5 * x, 0.5)
@@ -76,8 +76,8 @@ def test_slope_that_does_not_vary_is_integrated_without_a_warning():
     assert 0.02 < np.median(sds[:, 1]) < 0.3 < np.median(sds[:, 0])
 
 
-def test_effects_are_averaged_over_hyperparameters(slopes):
-    """Means by sums over the same grid of covariances, and by draws."""
+def test_summary_of_effects_averages_over_hyperparameters(slopes):
+    """Moments of the effects are compared with the moments of draws, which also vary with the hyperparameters."""
     effects = slopes.effects("u")["u"]
     draws = slopes.sample(2000, random_seed=2)["posterior"]["u"].values[0]
     sd = effects.sel(moment="sd").values
@@ -87,7 +87,7 @@ def test_effects_are_averaged_over_hyperparameters(slopes):
 
 @pytest.mark.parametrize("groups", [5, 12])
 def test_scales_of_few_groups_with_wide_priors_match_quadrature(groups):
-    """Summary and draws of both standard deviations. Rows of a group have a normal density in closed form."""
+    """The reference is a sum over both standard deviations: rows of a group have a normal density in closed form."""
     rng = np.random.default_rng(groups)
     rows = 4
     y = rng.normal(rng.normal(scale=0.8, size=(groups, 1)), 1.0, size=(groups, rows))
@@ -115,9 +115,9 @@ def test_scales_of_few_groups_with_wide_priors_match_quadrature(groups):
 
 
 def test_scale_of_groups_with_few_binary_rows_matches_quadrature():
-    """EP's evidence alone gives a result that is 0.04 standard deviations too small.
+    """The weights include the correction of EP's evidence.
 
-    The weights include its correction.
+    Without the correction, the scale is 0.04 standard deviations too small.
     """
     rng = np.random.default_rng(7)
     groups, rows = 60, 4

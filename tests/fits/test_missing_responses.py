@@ -124,7 +124,7 @@ def test_moments_match_a_fit_to_the_rows_with_a_response(fits):
 
 
 @pytest.mark.variation
-def test_process_has_values_at_all_rows():
+def test_process_has_posterior_values_at_rows_without_a_response():
     """At rows without a response, posterior means equal predictions."""
     fit = fitted(declared(process, np.full(N, True), with_nan(BINARY)))
     effect = fit.effects("f")["f"]
@@ -151,7 +151,7 @@ def test_draws_of_missing_responses_follow_the_latent_values_of_their_draw(fits)
     assert share == pytest.approx(0.0, abs=0.05)
 
 
-def test_draws_with_equal_seeds_are_equal(fits):
+def test_draws_of_missing_responses_with_equal_seeds_are_equal(fits):
     one, other = (fits[1].sample(20, random_seed=5)["posterior"]["y_unobserved"] for _ in range(2))
     assert_array_equal(one, other)
 
@@ -194,7 +194,7 @@ def test_missing_rows_of_constant_probability_are_predicted():
     assert_allclose(p.values, p.values[:1].repeat(3, axis=0))
 
 
-def test_potential_of_missing_responses_is_named():
+def test_error_names_the_potential_of_missing_responses():
     def declare(rows, y):
         binary(rows, y)
         pm.Potential("more", pt.sum(pm.modelcontext(None)["y"]) * 0.1)
@@ -221,14 +221,14 @@ def test_missing_values_of_another_variable_are_refused():
         read_classifier(declared(declare, np.full(N, True), BINARY))
 
 
-def test_missing_without_missing_rows_raises_value_error(fits):
+def test_argument_missing_raises_value_error_if_no_response_is_missing(fits):
     with pytest.raises(ValueError, match="All rows of 'y' have a response"):
         fits[2].predict(missing=True)
     with pytest.raises(TypeError, match="give no other rows"):
         fits[1].predict(data={"where": [1], "floor": [0.0]}, missing=True)
 
 
-def test_methods_with_inducing_inputs_advise_to_leave_rows_out():
+def test_error_of_methods_with_inducing_inputs_advises_to_leave_out_rows():
     model = declared(process, np.full(N, True), with_nan(BINARY))
     with pytest.raises(StructureError, match=r"X\[keep\] and y\[keep\]"), model:
         pm.fit(method="sparse_ep", inducing=5, progressbar=False)

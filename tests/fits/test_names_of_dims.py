@@ -47,7 +47,7 @@ def test_dim_without_a_clash_is_accepted():
     check_dims(read_classifier(model_of("class", observe=counts)))
 
 
-def test_fit_refuses_a_reserved_dim():
+def test_pm_fit_refuses_a_reserved_dim():
     with pytest.raises(StructureError, match="'y' has the dim 'mean'"):
         pm.fit(model=model_of("mean"), method="ep", progressbar=False)
 
@@ -61,7 +61,7 @@ def test_fit_with_missing_labels_of_rows_is_saved_and_loaded(labels):
 
 
 @pytest.mark.parametrize("name", ["weight", "evidence", "log_posterior"])
-def test_hyperparameter_may_have_a_name_of_a_column_of_nodes(name):
+def test_hyperparameter_named_like_a_column_of_nodes_keeps_its_values(name):
     with pm.Model() as model:
         u = pm.Normal("u", 0.0, pm.HalfNormal(name, 1.0), shape=2)
         pm.Bernoulli("y", logit_p=u[GROUP], observed=LABELS)

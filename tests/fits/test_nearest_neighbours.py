@@ -118,7 +118,7 @@ class Units:
 
 
 def test_joint_draws_at_new_places_have_the_covariance_of_the_process(pair):
-    """Draws are linear in values at places of the data and in noise: unit vectors reveal their matrix."""
+    """Draws are a linear map of values at fitted places and of noise. Unit vectors give the matrix of the map."""
     at, new = pair.few.log_posterior, np.concatenate([X[:3] + 0.05, X[:3] + 0.06, X[:1]])
     point, prior = at.point(pair.few.trace.best.theta), at.classifier.prior
     known, values = prior.ordered + prior.centre, np.eye(PLACES + len(new), PLACES)

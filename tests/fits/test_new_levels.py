@@ -25,7 +25,7 @@ def fit():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_new_level_has_the_prior_given_fitted_levels(fit):
+def test_new_level_has_the_mean_and_variance_of_its_prior_given_fitted_levels(fit):
     found = fit.predict(data={"where": [0, J, -1], "x": 0.0}, new_levels=True, progressbar=False)
     effects = fit.effects(["level", "u"])
     level, u = effects["level"].values, effects["u"].values
@@ -108,14 +108,14 @@ def entries(roots):
     return Entries(np.tile(np.arange(roots.shape[1]), (len(roots), 1)), roots, roots.shape[1])
 
 
-def test_standard_normal_that_affects_one_level_belongs_to_the_level():
+def test_standard_normals_are_assigned_to_the_only_level_that_they_change():
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     found = owners_of("g", np.ones(3), entries(roots))
     assert found.tolist() == [-1, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("wrong", [(2, 4, 1.0), (2, 0, 0.1), (2, 1, 0.3)], ids=["own", "shared", "of two"])
-def test_differing_last_level_is_detected(wrong):
+def test_last_level_with_another_prior_is_detected(wrong):
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     roots[wrong[:2]] = wrong[2]
     with pytest.raises(ValueError, match="have different priors"):
@@ -124,7 +124,7 @@ def test_differing_last_level_is_detected(wrong):
         owners_of("g", np.array([1.0, 1.0, 1.5]), entries(np.eye(3)))
 
 
-def test_data_with_another_use_than_an_index_have_no_levels():
+def test_data_used_as_numbers_and_as_an_index_have_no_levels():
     where, u = pt.lvector("where"), pt.constant(np.zeros((5, 3)))
     selected = u[where, 0] * u[where + pt.zeros_like(where)].shape[0]
     assert of_each_level(where, [selected]).eval().shape == (5,)

@@ -302,7 +302,7 @@ def test_left_out_rows_of_small_groups_update_the_prior_factor(name):
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_left_out_rows_of_two_effects_update_both_prior_factors(binary):
+def test_left_out_row_updates_the_prior_factors_of_its_two_effects(binary):
     rng = np.random.default_rng(5)
     group = np.repeat(np.arange(4), [1, 2, 4, 3])
     x = rng.normal(size=10)
@@ -344,7 +344,7 @@ def test_left_out_rows_of_two_effects_update_both_prior_factors(binary):
     ],
     ids=["student_t", "laplace", "half_normal"],
 )
-def test_prior_of_two_axes_equals_the_prior_of_its_entries(prior):
+def test_fit_of_a_prior_with_two_axes_equals_fit_of_separate_entries(prior):
     rng = np.random.default_rng(1)
     first, second, y = rng.integers(0, 4, 30), rng.integers(0, 3, 30), rng.normal(size=30)
     fits = []

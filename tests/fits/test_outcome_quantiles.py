@@ -87,7 +87,7 @@ def test_every_likelihood_without_classes_has_quantiles():
 
 
 @pytest.mark.parametrize("quantiles", [0.0, 1.5, [0.1, np.nan]])
-def test_levels_must_be_between_0_and_1(quantiles):
+def test_quantile_levels_outside_0_to_1_raise_value_error(quantiles):
     with pytest.raises(ValueError, match="quantiles must be numbers between 0 and 1"):
         checked_levels(quantiles, BY_NAME["poisson"])
 

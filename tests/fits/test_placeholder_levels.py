@@ -78,21 +78,21 @@ def test_unrelated_covariate_does_not_change_a_new_level(number):
     ],
     ids=["a fixed level", "booleans", "a computed index"],
 )
-def test_placeholder_is_not_a_level_that_the_row_uses(mean, b, level):
+def test_placeholder_differs_from_the_other_levels_of_its_row(mean, b, level):
     fit = fitted(mean, a=A, b=b)
     other = {0: np.zeros(N, int), 1: (B > 1).astype(int), 2: B}[level]
     value = {0: 0.0, 1: True, 2: level + 1}[level]
     check(fit, {"a": [9], "b": [value]}, one_hot([level]), [[1.0]], exact(one_hot(A) + one_hot(other)))
 
 
-def test_single_level_with_another_use_is_not_a_placeholder():
+def test_new_level_is_refused_if_the_model_expression_uses_the_only_level():
     a = np.zeros(N, int)
     check(fitted(lambda u, a: u[a], levels=1, a=a), {"a": [9]}, [[0]], [[1.0]], exact(one_hot(a, 1)))
     with pytest.raises(ValueError, match="depends on all levels of the model"):
         fitted(lambda u, a: u[a] + u[0], levels=1, a=a).predict(data={"a": [9]}, new_levels=True, progressbar=False)
 
 
-def test_placeholder_of_two_levels_is_not_the_level_in_the_model_expression():
+def test_placeholder_among_two_levels_differs_from_the_level_in_the_model_expression():
     a, b = A % 2, B % 2
     fit = fitted(lambda u, a, b: u[a] - u[b] + u[0], levels=2, a=a, b=b)
     rows = one_hot(a, 2) - one_hot(b, 2) + one_hot([0], 2)
@@ -182,7 +182,7 @@ def test_labels_of_levels_are_refused_with_advice_on_positions(labels):
     check(fit, {"a": positions}, [[0, 0, 1, 0], [0] * 4], [[0.0], [1.0]], exact(one_hot(A)))
 
 
-def test_level_with_its_own_covariate_is_refused_and_the_covariate_of_rows_works():
+def test_new_level_with_a_covariate_of_levels_is_refused_and_advised_covariate_of_rows_works():
     uranium = np.array([0.1, 0.5, -0.3, 0.8])
 
     def fit(by_row):

@@ -38,7 +38,7 @@ def dense(fitted, x):
 
 
 @pytest.mark.parametrize("name", ["shared", "per_class"])
-def test_prediction_has_the_moments_of_latent_functions(fitted):
+def test_prediction_matches_the_moments_of_latent_functions(fitted):
     x = np.random.default_rng(0).normal(size=(7, 2))
     mean, cov = dense(fitted, x)
     predicted = fitted.fit.predict(fitted.gp, x)
@@ -63,13 +63,13 @@ def test_predicted_probabilities_match_draws(fitted, probabilities):
 
 
 def test_prediction_at_training_inputs_is_the_posterior(fixed):
-    """Up to the jitter: the model adds it to the latent values, and a new point at the same place does not share it."""
+    """The results differ by the jitter. The model adds the jitter to fitted latent values, not to new latent values."""
     predicted = fixed.fit.predict(fixed.gp, fixed.X)
     assert_allclose(predicted["mean"], fixed.fit.latent["mean"], atol=1e-4)
     assert_allclose(predicted["cov"], fixed.fit.latent["cov"], atol=1e-4)
 
 
-def test_results_do_not_depend_on_chunks(shared, monkeypatch):
+def test_predictions_do_not_depend_on_chunk_size(shared, monkeypatch):
     x = np.random.default_rng(0).normal(size=(50, 2))
     whole = shared.fit.predict(shared.gp, x)
     monkeypatch.setattr(pymc_gpep.fits.prediction, "_ENTRIES", 3 * 30 * 7)
@@ -105,7 +105,7 @@ def test_predictions_have_the_labels_of_the_model(shared, per_class):
     assert unnamed["p"].dims == ("place", "class")
 
 
-def test_order_of_processes_does_not_change_predictions(per_class):
+def test_order_of_processes_in_gp_does_not_change_predictions(per_class):
     x = np.random.default_rng(0).normal(size=(3, 2))
     xr.testing.assert_equal(per_class.fit.predict(per_class.gp[::-1], x), per_class.fit.predict(per_class.gp, x))
 
@@ -149,7 +149,7 @@ def test_error_names_wrong_processes(shared, per_class):
     ],
 )
 def test_inputs_with_wrong_number_of_axes_raise_value_error(columns, shape, advice):
-    """The advice is tried."""
+    """The test also runs the call that the error advises."""
     x = np.zeros(shape)
     with pytest.raises(ValueError, match=rf"\(points, inputs\), here \(points, {columns}\), but has shape") as raised:
         new_inputs(x, columns)

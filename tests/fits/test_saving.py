@@ -176,7 +176,7 @@ def test_netcdf_files_without_a_checksum_are_read(probit, tmp_path):
     assert is_refused(path)
 
 
-def test_save_refuses_unknown_endings_before_work(probit, tmp_path):
+def test_save_refuses_unknown_file_endings_before_it_computes(probit, tmp_path):
     with pytest.raises(ValueError, match=r"path must end in \.zarr or \.nc"):
         probit.save(tmp_path / "fit.pkl")
     with pytest.raises(FileNotFoundError, match="does not exist"):

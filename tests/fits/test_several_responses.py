@@ -87,7 +87,7 @@ def joint():
 
 
 @pytest.mark.variation
-def test_variable_split_in_two_has_the_same_fit(pair):
+def test_variable_split_in_two_has_the_fit_of_one_variable(pair):
     one, two = pair
     assert two.log_evidence == pytest.approx(one.log_evidence, abs=1e-10)
     assert_allclose(two.theta, one.theta, atol=1e-9)
@@ -97,7 +97,7 @@ def test_variable_split_in_two_has_the_same_fit(pair):
     assert_allclose(two.std_data["u"], one.std_data["u"], atol=1e-9)
 
 
-def test_variable_split_in_two_has_the_same_predictions(pair):
+def test_variable_split_in_two_has_the_predictions_of_one_variable(pair):
     one, two = pair
     new = {"where": [0, 4], "x": [0.5, -1.0], "hours": [1.0, 2.0]}
     for name in ("first", "second"):
@@ -108,7 +108,7 @@ def test_variable_split_in_two_has_the_same_predictions(pair):
             assert_allclose(found[f"{name}_{variable}"], wanted[f"y_{variable}"], atol=1e-9)
 
 
-def test_leave_one_out_includes_rows_of_one_variable_or_of_all(pair):
+def test_leave_one_out_selects_rows_of_one_variable_or_of_all_variables(pair):
     one, two = pair
     alone, together = one.loo(pit=True), two.loo(pit=True)
     assert_allclose(together.elpd_i, alone.elpd_i, atol=1e-9)
@@ -122,7 +122,7 @@ def test_leave_one_out_includes_rows_of_one_variable_or_of_all(pair):
 
 
 @pytest.mark.parametrize("form", ["by rows", "by precision"])
-def test_every_form_of_the_prior_supports_several_variables(form):
+def test_every_form_of_the_prior_fits_a_variable_split_in_parts(form):
     n, levels = (900, 600) if form == "by precision" else (400, 8)
     rng = np.random.default_rng(2)
     group, x = rng.integers(0, levels, n), rng.normal(size=n)
@@ -146,7 +146,7 @@ def test_every_form_of_the_prior_supports_several_variables(form):
     assert_allclose(two.gradient, one.gradient, atol=1e-8)
 
 
-def test_samplers_use_the_joint_density():
+def test_likelihood_for_samplers_is_the_joint_density_of_all_variables():
     values = []
     for model in (whole(), split()):
         latent = LatentModel(read_classifier(model, means=True))
@@ -166,7 +166,7 @@ def test_marginal_model_has_the_evidence_of_all_variables():
 # Exact values
 
 
-def test_two_normal_variables_are_one_normal_vector():
+def test_fit_of_two_normal_variables_matches_one_normal_vector():
     rng = np.random.default_rng(3)
     x = [rng.normal(size=8), rng.normal(size=5)]
     with pm.Model() as model:

@@ -50,7 +50,7 @@ def exact():
 
 
 def test_intervals_match_sums_over_a_grid(fit, exact):
-    """Intervals of a Gaussian are off by 0.15 and more, and its standard deviations by 4 %."""
+    """Gaussian intervals have errors of 0.15 or more, and Gaussian standard deviations have errors of 4 %."""
     found = fit.summary(ci_prob=0.95)
     assert list(found.columns) == ["mean", "sd", "eti95_lb", "eti95_ub"]
     assert list(found.index) == ["b[level]", "b[slope]"]
@@ -74,7 +74,7 @@ KINDS[[3, 7, 12, 18]], KINDS[[8, 15, 20, 24, 25, 29]] = 1, 2
 
 
 def test_intervals_of_classes_match_weighted_draws():
-    """Intervals of a Gaussian are off by 0.2."""
+    """Gaussian intervals would have errors of 0.2."""
     with pm.Model():
         b = pm.Normal("b", 0, 1.5, shape=(2, 2))
         others = b[0] + X[:, None] * b[1]
@@ -117,8 +117,8 @@ def test_second_order_term_equals_the_sum_over_pairs():
 
 
 @pytest.mark.parametrize("way", ["rows", "matrices"])
-def test_second_order_term_of_some_effects_equals_second_order_term_of_all(way, monkeypatch):
-    """For a few effects the term is a trace over standard normals. For all effects it is a sum over pairs of rows."""
+def test_second_order_term_of_selected_effects_equals_second_order_term_of_all_effects(way, monkeypatch):
+    """For a few effects the term is a trace over standard normals, and for all effects a sum over pairs of rows."""
     rows = np.arange(45) % 30
     monkeypatch.setattr(effect_sum, "_MANY", 1 if way == "rows" else 1000)
     with pm.Model():
@@ -261,7 +261,7 @@ def test_hyperparameters_at_their_maximum_have_a_note_and_no_interval(at_maximum
     assert list(table.select_dtypes("number")) == list(table.columns[:-1])
 
 
-def test_functions_of_hyperparameters_at_their_maximum_have_a_note(at_maximum):
+def test_functions_of_maximised_hyperparameters_have_a_note_and_no_interval(at_maximum):
     table = at_maximum.summary(["mean", "total", "nothing"])
     assert table["note"].value_counts().to_dict() == {"": 12, "function of maxima": 6}
     assert table["sd"].isna().sum() == 6
@@ -298,7 +298,9 @@ def grouped():
         return pm.fit(method="ep", hyper="grid", progressbar=False)
 
 
-def test_skewness_of_the_heaviest_nodes_is_used_for_all_nodes(grouped, monkeypatch):
+def test_summary_with_skewness_from_the_heaviest_nodes_is_close_to_summary_with_skewness_from_all_nodes(
+    grouped, monkeypatch
+):
     exact = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
     monkeypatch.setattr(marginals_module, "_COVARIANCES", 1)
     some = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
@@ -314,7 +316,7 @@ def test_summary_does_not_depend_on_batch_size(grouped, monkeypatch):
     assert_allclose(grouped.summary(["v", "u"]).to_numpy(), exact, rtol=1e-9)
 
 
-def test_warning_about_effects_of_many_levels_names_variables_with_few(monkeypatch):
+def test_warning_about_correlated_effects_names_variables_with_few_entries(monkeypatch):
     level = np.arange(30) % 15
     with pm.Model():
         a, b = pm.Normal("a", 0, 30), pm.Normal("b", 0, 30)

@@ -177,7 +177,7 @@ def test_importance_sampling_confirms_the_fit(intercepts):
 
 
 def test_left_out_rows_match_fits_without_these_rows(intercepts):
-    """Both have the same hyperparameters, since sigma is given."""
+    """Fits with and without the rows have equal hyperparameters, since sigma is given."""
     sigma = intercepts[1].hyperparameters["sigma"].item()
 
     def model_of(keep):
@@ -378,14 +378,14 @@ FORMS = {
 
 @pytest.mark.variation(but=["sums to zero", "intercepts", "walks by their precision"])
 @pytest.mark.parametrize("case", FORMS)
-def test_forms_of_one_model_have_the_same_evidence(case):
+def test_spellings_of_one_model_have_equal_evidence(case):
     forms, values = FORMS[case]
     found = [evidence(declare, **values) for declare in forms]
     assert_allclose(found, found[0], atol=1e-8)
 
 
 @pytest.mark.parametrize(("form", "atol"), [("added", 1e-8), ("in the mean", 1e-8), ("two processes", 2e-5)])
-def test_linear_term_equals_linear_covariance(form, atol):
+def test_evidence_of_a_linear_term_equals_evidence_of_a_linear_covariance(form, atol):
     assert evidence(processes_by(form)) == pytest.approx(evidence(processes_by("one covariance")), abs=atol)
 
 
@@ -403,7 +403,7 @@ SHARED = {
 
 @pytest.mark.variation(but=["walks"])
 @pytest.mark.parametrize("case", SHARED)
-def test_forms_of_one_model_have_the_same_moments(case):
+def test_spellings_of_one_model_have_equal_moments(case):
     forms, names, atol = SHARED[case]
     first, *others = (fitted(made(declare)).effects(names) for declare in forms)
     for moments in others:
@@ -466,7 +466,7 @@ def test_variable_that_a_user_keeps_stays_a_hyperparameter():
 
 
 @pytest.mark.parametrize("method", ["sparse_ep", "ivm"])
-def test_methods_with_inducing_inputs_name_another_method(method):
+def test_error_of_methods_with_inducing_inputs_names_another_method(method):
     kwargs = {"inducing": 5} if method == "sparse_ep" else {}
     with pytest.raises((StructureError, ValueError), match='"ep"'):
         fitted(MODELS["varying_intercepts"](), method=method, **kwargs)

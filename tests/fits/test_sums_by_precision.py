@@ -99,7 +99,7 @@ def test_text_of_the_fit_names_the_sparse_precision(case):
     assert "precision" not in str(case.dense)
 
 
-def test_evidence_nodes_and_moments_equal_the_dense_form(case):
+def test_evidence_nodes_and_moments_by_precision_equal_the_dense_form(case):
     assert case.sparse.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-5)
     assert_allclose(case.sparse.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
     for moments in ("mean_data", "std_data"):
@@ -112,12 +112,12 @@ def test_evidence_nodes_and_moments_equal_the_dense_form(case):
     assert_allclose(case.sparse.cov.eval(), case.dense.cov.eval(), atol=1e-5)
 
 
-def test_summaries_equal_the_dense_form(case):
+def test_summaries_by_precision_equal_the_dense_form(case):
     found, expected = (fit.summary().select_dtypes("number") for fit in (case.sparse, case.dense))
     assert_allclose(found, expected, atol=1e-5)
 
 
-def test_log_posterior_and_gradient_equal_the_dense_form(case):
+def test_log_posterior_and_gradient_by_precision_equal_the_dense_form(case):
     theta = case.dense.theta + 0.1
     found, expected = case.sparse.log_posterior(theta), case.dense.log_posterior(theta)
     assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-8)
@@ -150,7 +150,7 @@ def data(case, rows=(0, 5, 2)):
     return {name: value for name, value in given.items() if name in case.model.named_vars}
 
 
-def test_predictions_equal_the_dense_form(case):
+def test_predictions_by_precision_equal_the_dense_form(case):
     found, expected = (fit.predict(data=data(case), progressbar=False) for fit in (case.sparse, case.dense))
     for name in expected:
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
@@ -363,9 +363,9 @@ def test_fit_by_running_sums_matches_matrices(monkeypatch):
 
 
 def test_second_model_of_a_shape_rewrites_no_graph(monkeypatch):
-    """The models have other data with another pattern.
+    """The second model has other data with another sparsity pattern.
 
-    Graphs of the log posterior and of the coefficients are equal.
+    Both models have equal graphs of the log posterior and of the coefficients.
     """
 
     def fitted(seed):
@@ -387,7 +387,7 @@ def test_second_model_of_a_shape_rewrites_no_graph(monkeypatch):
     assert not made
 
 
-def test_stored_solutions_by_rows_need_little_memory():
+def test_stored_solutions_by_rows_take_little_memory():
     """A solution by rows of 302 normals at 10⁵ rows stores a few vectors and matrices of the normals."""
     base = Entries(np.zeros((5, 1), np.int64), np.ones((5, 1)), 302)
     assert BoundForm(RowPrior, RowStructure(base)).kept(1, 100_000, 302) < 2_000_000

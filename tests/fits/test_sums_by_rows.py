@@ -98,7 +98,7 @@ def test_text_of_the_fit_names_the_form_by_rows(case):
     assert "By rows" not in str(case.dense)
 
 
-def test_evidence_nodes_and_moments_equal_the_dense_form(case):
+def test_evidence_nodes_and_moments_by_rows_equal_the_dense_form(case):
     assert case.rows.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-7)
     assert_allclose(case.rows.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
     for moments in ("mean_data", "std_data"):
@@ -111,7 +111,7 @@ def test_evidence_nodes_and_moments_equal_the_dense_form(case):
 
 
 @pytest.mark.parametrize("levels", [[0, 5, 2], [0, J + 2, 2]], ids=["levels of the model", "a new level"])
-def test_predictions_equal_the_dense_form(case, levels):
+def test_predictions_by_rows_equal_the_dense_form(case, levels):
     arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
     if case.rows.classifier.prior.processes and arguments["new_levels"]:
         for fit in (case.rows, case.dense):
@@ -164,7 +164,7 @@ def test_scores_of_left_out_groups_match_the_dense_form(case):
 
 
 @some
-def test_samplers_move_equally_by_rows_and_in_the_dense_form(case):
+def test_draws_of_samplers_by_rows_equal_draws_in_the_dense_form(case):
     """Both forms number standard normals alike: equal seeds give equal draws."""
     chains = []
     for many in (10**9, 1):
@@ -203,7 +203,7 @@ def test_draws_have_the_moments_of_the_fit(case):
         assert_allclose(found, expected, atol=1e-4)
 
 
-def test_importance_sampling_and_files_equal_the_dense_form(case):
+def test_importance_sampling_and_files_by_rows_equal_the_dense_form(case):
     found, expected = case.rows.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
     if case.rows.classifier.n_functions == 1:
         assert found.pareto_k == pytest.approx(expected.pareto_k, abs=1e-3)
@@ -214,7 +214,7 @@ def test_importance_sampling_and_files_equal_the_dense_form(case):
 
 
 @some
-def test_marginal_model_equals_the_dense_form(case, monkeypatch):
+def test_marginal_model_by_rows_equals_the_dense_form(case, monkeypatch):
     logps = []
     for many in (10**9, 1):
         monkeypatch.setattr(effect_sum, "_MANY", many)
@@ -226,7 +226,7 @@ def test_marginal_model_equals_the_dense_form(case, monkeypatch):
 
 
 @pytest.mark.parametrize("case", [ZERO_SUMS], indirect=True)
-def test_corrected_probabilities_cover_all_rows(case):
+def test_corrected_probabilities_of_grouped_rows_equal_the_dense_form(case):
     arguments = {"data": {"where": [0, 5], "x": [0.1, 2.0]}, "correction": "tk", "progressbar": False}
     assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
 
@@ -249,7 +249,7 @@ def test_draws_contain_variables_of_classes(monkeypatch):
 
 
 @pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
-def test_compiled_code_receives_all_coefficients(monkeypatch, build, method):
+def test_compiled_log_posterior_from_all_coefficients_equals_the_interpreted_log_posterior(monkeypatch, build, method):
     """`FAST_COMPILE` counts as a compiled mode: machine code for such graphs would take ten seconds and more."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:

@@ -111,7 +111,7 @@ def test_predictions_of_arrays_match_the_dense_formula(of_arrays):
     )
 
 
-def test_equal_numbers_of_new_and_fitted_rows_are_not_confused(of_arrays):
+def test_prediction_at_as_many_new_rows_as_fitted_rows_uses_the_new_rows(of_arrays):
     """Arrays of the fit must not be used as arrays of new rows."""
     rows = np.concatenate([NEW, XY[len(NEW) :]])
     found = of_arrays.predict(rows, progressbar=False)
@@ -119,7 +119,7 @@ def test_equal_numbers_of_new_and_fitted_rows_are_not_confused(of_arrays):
 
 
 def test_predictions_at_fitted_rows_equal_the_fit(of_arrays):
-    """Up to the jitter that PyMC adds to the covariance of fitted rows."""
+    """The results differ only by the jitter that PyMC adds to the covariance of fitted rows."""
     assert_allclose(of_arrays.predict(XY, progressbar=False)["mean"], of_arrays.latent_moments()[0][:, 0], atol=1e-5)
     assert_allclose(of_arrays.fitted_inputs(), XY)
 
@@ -206,7 +206,7 @@ def test_columns_with_equal_values_at_all_rows_are_refused():
 
 
 @pytest.mark.parametrize("kept", [[], ["b"]], ids=["integrated", "a hyperparameter"])
-def test_mean_with_one_coefficient_agrees_with_its_reference(kept):
+def test_prediction_with_gp_equals_prediction_without_gp_for_a_mean_with_one_coefficient(kept):
     with pm.Model():
         b = pm.Normal("b", 0.0, 1.0)
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Linear(coeffs=b), cov_func=pm.gp.cov.ExpQuad(1, ls=LS))

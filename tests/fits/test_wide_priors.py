@@ -25,7 +25,7 @@ def least_squares(columns, y):
 
 @pytest.mark.parametrize("width", [1e4, 1e8])
 @pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
-def test_wide_normal_prior_by_rows_gives_least_squares(method, width):
+def test_fit_by_rows_under_a_wide_normal_prior_equals_least_squares(method, width):
     with pm.Model():
         b = pm.Normal("b", 0, width, shape=4)
         pm.Normal("y", COLUMNS @ b, NOISE, observed=Y)
@@ -38,7 +38,7 @@ def test_wide_normal_prior_by_rows_gives_least_squares(method, width):
 
 
 def test_scale_of_noise_is_found_under_wide_priors():
-    """With n observations and q flat coefficients, the mode of σ² is RSS / (n − q), up to the prior of σ."""
+    """For n rows and q flat coefficients, the mode of σ² is nearly the residual sum of squares / (n − q)."""
     with pm.Model():
         b, log_s = pm.Normal("b", 0, 1e8, shape=4), pm.Flat("log_s")
         pm.Normal("y", COLUMNS @ b, pm.math.exp(log_s), observed=Y)
@@ -83,8 +83,8 @@ def test_mode_of_classes_under_wide_priors_maximises_the_likelihood():
     assert_allclose(found.mean - found.mean.mean(axis=0), (columns @ (b - b.mean(axis=0)).T).T, atol=1e-6)
 
 
-def test_error_for_variances_beyond_double_precision_advises_a_form_that_works():
-    """With twelve rows of fourteen normals, the form is a covariance matrix."""
+def test_error_for_variances_beyond_double_precision_advises_scaling_that_works():
+    """For twelve rows with fourteen standard normals, the prior is a covariance matrix."""
     raw = np.column_stack([np.ones(12), RNG.normal(8000.0, 100.0, size=(12, 9))])
     y, group = RNG.integers(2, size=12), np.arange(12) % 4
 
@@ -114,7 +114,7 @@ def test_single_effect_with_another_prior_matches_quadrature(prior):
     assert_allclose(found.to_numpy()[0, :2], [mean, sd], rtol=0.01)
 
 
-def test_names_of_hyperparameters_may_be_a_list_a_name_or_none():
+def test_argument_hyperparameters_accepts_a_list_a_name_or_none():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("a") + pm.Normal("slope") * MALE, NOISE, observed=Y)
     for given, expected in ((None, []), ("slope", ["slope"]), (("slope",), ["slope"])):

@@ -45,7 +45,7 @@ def test_draws_have_posterior_mean_and_covariance(setting):
     assert_allclose(np.cov(draws.reshape(-1, C * N).T), expected, atol=0.03)
 
 
-def test_softmax_sites_work_with_both_posteriors(setting):
+def test_coupled_posterior_and_block_posterior_are_equal_for_softmax_sites(setting):
     k, mean, posterior = setting
     pi = np.random.default_rng(3).dirichlet(np.ones(C), size=N).T
     w = np.einsum("ai,ab->iab", pi, np.eye(C)) - np.einsum("ai,bi->iab", pi, pi)

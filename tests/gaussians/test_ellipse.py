@@ -29,7 +29,7 @@ def check_moments(x, mean, covariance):
 
 
 @pytest.mark.parametrize("updates", [1, 5])
-def test_sampler_leaves_the_posterior_invariant(updates):
+def test_slice_sampler_leaves_the_posterior_invariant(updates):
     rng = np.random.default_rng(1)
     mean, covariance = posterior()
     x = rng.multivariate_normal(mean, covariance, size=3000)
@@ -41,7 +41,7 @@ def test_sampler_leaves_the_posterior_invariant(updates):
     check_moments(x, mean, covariance)
 
 
-def test_sampler_reaches_the_posterior_from_any_start():
+def test_slice_sampler_reaches_the_posterior_from_any_start():
     rng = np.random.default_rng(2)
     states = []
     for _ in range(1500):
@@ -69,7 +69,7 @@ def test_draws_stay_where_the_density_is_positive(nowhere):
     assert abs(means.mean() - np.sqrt(2 / np.pi)) < 4 * means.std(ddof=1) / np.sqrt(len(means))
 
 
-def test_step_returns_value_and_evaluations_and_keeps_its_arguments():
+def test_step_returns_value_and_number_of_evaluations_and_does_not_change_its_arguments():
     rng = np.random.default_rng(4)
     x, direction = rng.standard_normal((2, 3, 5))
     before = x.copy(), direction.copy()
@@ -87,7 +87,7 @@ def test_step_returns_value_and_evaluations_and_keeps_its_arguments():
     np.testing.assert_array_equal([x, direction], before)
 
 
-def test_step_stays_if_other_states_have_zero_density():
+def test_step_returns_its_start_if_all_other_states_have_zero_density():
     x = np.ones(3)
     new, value, evaluations = elliptical_slice(x, np.zeros(3) + 1e3, lambda f: np.nan, 2.0, np.random.default_rng(5))
     assert new is x

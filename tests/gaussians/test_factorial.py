@@ -36,7 +36,7 @@ def test_prediction_equals_dense_algebra():
     assert_allclose(cov[:, 0, 0], 4.0 - np.einsum("mi,ij,mj->m", cross, m, cross), atol=1e-10)
 
 
-def test_sites_are_posterior_minus_prior_precision():
+def test_site_precision_is_posterior_minus_prior_precision():
     f = POSTERIOR.draw(np.random.default_rng(0), 5)
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
     q = multivariate_normal(POSTERIOR.mean[0], np.diag(V[0])).logpdf(f[:, 0])

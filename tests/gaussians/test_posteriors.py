@@ -102,7 +102,7 @@ def at_points(covariance, size=N):
     return covariance.reshape(C, size, C, size)[:, range(size), :, range(size)]
 
 
-def test_weights_and_locations_determine_equal_posteriors(setting):
+def test_posterior_by_weights_equals_posterior_by_site_locations(setting):
     posterior, sites = setting.posterior, setting.sites
     assert posterior.sites.form == sites.form
     assert_allclose(posterior.sites.location, sites.location, atol=1e-10)
@@ -126,7 +126,7 @@ def test_site_log_density_and_slope_match_dense_algebra(setting):
     assert_allclose(sites.slope(f[0]), slope[0], atol=1e-12)
 
 
-def test_scaled_sites_are_one_at_the_mean(setting):
+def test_scaled_sites_have_density_one_at_the_mean(setting):
     posterior = setting.posterior
     x = np.random.default_rng(5).normal(size=(5, C, N))
     at_mean = posterior.sites.log_density(posterior.mean)
@@ -270,7 +270,7 @@ class UnitVectors:
 
 
 def test_draws_are_a_linear_map_of_noise_with_the_posterior_covariance(setting):
-    """The columns of the map are draws from unit vectors. Its square is the covariance, and its offset the mean."""
+    """Draws from unit vectors give the columns of the map A. A Aᵀ is the covariance, and the offset is the mean."""
     posterior = setting.posterior
     beside = {SiteForm.BLOCK: N * (C - 1), SiteForm.SIGNED: 0}.get(setting.sites.form, C * N)
     noise = UnitVectors(C * N + beside)

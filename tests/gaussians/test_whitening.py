@@ -84,7 +84,7 @@ def all_maps(prior: DensePrior):
     return [PriorWhitening(prior), *(whiten(prior, make_sites(form)) for form in FORMS)]
 
 
-def test_slopes_equal_products_with_the_transposed_map(prior):
+def test_slopes_in_normals_equal_products_with_the_transposed_map(prior):
     slope = np.random.default_rng(1).normal(size=(C, N))
     for whitening in all_maps(prior):
         expected = (matrix(whitening).T @ slope.ravel()).reshape(whitening.shape)
@@ -99,7 +99,7 @@ def test_normals_drawn_given_latent_values_reproduce_the_latent_values(prior):
 
 
 @pytest.mark.variation(but=["CoupledSites"])
-def test_z_given_f_is_drawn_from_its_conditional(form):
+def test_normals_given_latent_values_have_their_conditional_distribution(form):
     """For z ~ N(0, I) and f = a + J z, z given f is N(Jᵀ(JJᵀ)⁻¹(f − a), I − Jᵀ(JJᵀ)⁻¹J)."""
     prior = make_prior(False)
     whitening = whiten(prior, make_sites(form))
@@ -115,7 +115,7 @@ def test_z_given_f_is_drawn_from_its_conditional(form):
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.06)
 
 
-def test_log_sites_and_slope_match_differences(prior, form):
+def test_log_density_of_sites_and_its_slope_match_dense_algebra(prior, form):
     sites = make_sites(form)
     nu = sites.location
     whitening = whiten(prior, sites)

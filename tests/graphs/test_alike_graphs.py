@@ -46,7 +46,7 @@ def test_second_alike_graph_is_not_rewritten_and_has_its_own_values(kept):
     np.testing.assert_allclose(second(x)[0], 2 * np.exp(x) * [4.0, 5.0, 6.0])
 
 
-def test_different_constants_types_and_operations_are_distinguished():
+def test_graphs_with_different_constants_types_or_operations_are_not_exchanged():
     x = np.array([0.1, 0.2])
     values = np.ones(2)
     np.testing.assert_allclose(_product(values, 3.0)(x)[0], 3 * np.exp(x))
@@ -59,14 +59,14 @@ def test_different_constants_types_and_operations_are_distinguished():
     np.testing.assert_allclose(found[0], found[1])
 
 
-def test_graphs_with_inputs_in_another_order_are_distinguished():
+def test_graphs_with_inputs_in_another_order_are_not_exchanged():
     x, y = pt.dscalars("x", "y")
     assert interpreted([x, y], [x - 2 * y])(5.0, 1.0) == [3.0]
     assert interpreted([y, x], [x - 2 * y])(5.0, 1.0) == [-9.0]
     assert interpreted([x, y], [x - 2 * y, x])(5.0, 1.0) == [3.0, 5.0]
 
 
-def test_constant_changed_in_place_is_distinguished():
+def test_graph_with_a_constant_changed_in_place_is_rewritten_again():
     """PyTensor stores the caller's array without a copy. Rewriting computes expressions of constants."""
     values = np.array([1.0, 2.0, 4.0])
     x = pt.dscalar("x")
@@ -77,7 +77,7 @@ def test_constant_changed_in_place_is_distinguished():
             values[:] = values[::-1].copy()
 
 
-def test_array_in_a_scan_changed_in_place_is_distinguished():
+def test_graph_with_a_scanned_array_changed_in_place_is_rewritten_again():
     values, x = np.array([1.0, 2.0, 4.0]), pt.dvector("x")
     for _ in range(2):
         with rewritten():
@@ -100,7 +100,7 @@ def test_stored_graph_has_its_own_copy_of_constants():
         before += 1
 
 
-def test_sparse_constants_of_small_numbers_are_distinguished():
+def test_graphs_with_different_small_sparse_constants_are_not_exchanged():
     """PyTensor considers these constants equal."""
     x = pt.dmatrix("x")
     for scale in (1e-7, 3e-7):
@@ -109,13 +109,13 @@ def test_sparse_constants_of_small_numbers_are_distinguished():
         np.testing.assert_allclose(found, scale)
 
 
-def test_zeros_of_either_sign_are_distinguished():
+def test_graphs_with_positive_and_negative_zeros_are_not_exchanged():
     x = pt.dscalar("x")
     for zero in (0.0, -0.0):
         assert interpreted([x], [pt.arctan2(pt.constant(zero), x)])(-1.0)[0] == np.arctan2(zero, -1.0)
 
 
-def test_input_within_a_graph_is_not_confused_with_an_output_of_its_node():
+def test_input_that_is_an_output_of_a_node_is_replaced_in_the_graph():
     given, a = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 1.0], [1.0, 3.0]])
     expected = np.linalg.qr(a)[1]
     for first in (True, False):
@@ -125,7 +125,7 @@ def test_input_within_a_graph_is_not_confused_with_an_output_of_its_node():
         np.testing.assert_allclose(found, given - expected if first else expected - given)
 
 
-def test_shared_variable_of_the_caller_is_used():
+def test_function_reads_the_shared_variable_of_its_caller():
     """Each function sees new values of its own shared variable."""
     held = [pytensor.shared(np.arange(3.0)) for _ in range(2)]
     functions = [interpreted([], [pt.cumsum(each) * 7]) for each in held]
@@ -146,7 +146,7 @@ def test_update_of_a_shared_variable_is_applied():
         assert [float(each) for each in function(2.0)] == [8.0, -2.0]
 
 
-def test_graph_that_draws_is_refused_in_repeated_evaluations():
+def test_random_graph_is_refused_in_each_evaluation():
     for _ in range(2):
         with pytest.raises(StructureError, match="drawn anew"):
             evaluate([pm.Normal.dist() + 1])
@@ -207,7 +207,7 @@ def test_graph_does_not_contain_the_lengths_of_its_arrays():
 
 
 def test_numbers_other_than_lengths_stay_constant():
-    """These constants equal a length or round to one, and are not lengths: fill values, vector entries, offsets."""
+    """Fill values, vector entries and offsets stay constants, even if their values equal or round to a length."""
     row = pt.constant(np.linspace(0.0, 1.0, 17))
     outputs = [
         pt.full((17,), 17.9) + row,
@@ -244,7 +244,7 @@ def test_number_of_stored_graphs_is_bounded(kept, monkeypatch):
 
 
 def test_stored_graphs_do_not_refer_to_data(kept):
-    """No variable of the model and no shared variable can be reached: they are freed with the fit."""
+    """No reference leads to variables of the model or shared variables, which are therefore freed with the fit."""
     fit = _fitted(1, "ep")
     model = fit.log_posterior.classifier.model
     for graph in kept.values():

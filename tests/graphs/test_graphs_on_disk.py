@@ -67,7 +67,7 @@ def test_graph_that_an_earlier_process_stored_is_not_rewritten(folder, new_proce
     assert len(made) == len(stored(folder)) == 2
 
 
-def test_each_mode_and_version_has_its_own_files(folder, monkeypatch):
+def test_file_names_depend_on_mode_and_versions(folder, monkeypatch):
     with rewritten():
         described = [alike_graphs._described(mode) for mode in (INTERPRETED, HARDLY_REWRITTEN)]
     paths = [graphs_on_disk.path_of(each) for each in described]
@@ -126,7 +126,7 @@ def test_file_that_calls_other_code_is_not_run(folder, tmp_path):
     assert kept.exists()
 
 
-def test_functions_are_compiled_without_a_folder_for_graphs(tmp_path, new_process, monkeypatch):
+def test_functions_are_compiled_if_no_folder_for_graphs_exists(tmp_path, new_process, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(graphs_on_disk, "_folder", lambda: tmp_path / "file" / "graphs")
     np.testing.assert_allclose(function()([0.0, 0.0, 0.0])[0], 3.0)

@@ -44,7 +44,7 @@ def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries release memory at other sizes")
 def test_evaluation_reuses_memory():
-    """If this test runs alone in a process, it fails where freed arrays return to the operating system."""
+    """Run alone in a process, the test fails on systems that take back the memory of freed arrays at once."""
     resource = pytest.importorskip("resource")
     x = pt.dmatrix("x")
     function, value = interpreted([x], [pt.exp(k * x) for k in range(1, 12)]), np.zeros((600, 600))

@@ -39,7 +39,7 @@ def values_and_slopes(graphs, mode):
 
 @pytest.mark.variation(but=["some columns"])
 @pytest.mark.parametrize("name", COVARIANCES)
-def test_scales_outside_of_distances_do_not_change_values(name):
+def test_moving_length_scales_out_of_distances_does_not_change_values(name):
     covariance = COVARIANCES[name]()
     graphs = [covariance(Z, Z), covariance(Z, X), covariance(X, diag=True)]
     plain = values_and_slopes(graphs, PLAIN)
@@ -75,7 +75,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_and_products_have_fewer_operations(name):
+def test_rewritten_sums_and_products_have_fewer_operations(name):
     inputs, graph, products = SUMS[name]
     rng = np.random.default_rng(1)
     at = [rng.normal(size=[2 if each is None else each for each in variable.type.shape]) for variable in inputs]
@@ -87,7 +87,7 @@ def test_sums_and_products_have_fewer_operations(name):
 
 
 @pytest.mark.parametrize(("name", "most"), [("multiples of rows", 2), ("small factors", 2)])
-def test_few_operands_have_the_full_shape_of_the_result(name, most):
+def test_products_have_few_operands_of_the_full_shape(name, most):
     inputs, graph, _ = SUMS[name]
     nodes = pytensor.function(inputs, graph, mode=INTERPRETED).maker.fgraph.toposort()
     products = [node for node in nodes if isinstance(node.op, Ufunc) and isinstance(node.op.elemwise.scalar_op, Mul)]

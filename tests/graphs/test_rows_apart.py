@@ -117,7 +117,7 @@ def test_rows_selected_by_other_rows_are_refused():
         check(lambda g, x: x[g], g=G, x=X)
 
 
-def test_rows_may_be_the_last_axis():
+def test_independence_of_rows_along_the_last_axis_is_checked():
     check(lambda x: pt.stack([x, pt.exp(x)]), axis=1, x=X)
     with pytest.raises(ValueError, match="depend on other rows of 'x'"):
         check(lambda x: pt.stack([x, pt.cumsum(x)]), axis=1, x=X)
@@ -128,7 +128,7 @@ def test_large_entries_do_not_hide_dependence_of_small_entries():
         check(lambda x: pt.stack([x * 0.0 + pt.constant(np.float64(1e300)), x[::-1]]), axis=1, x=X)
 
 
-def test_error_for_processes_has_its_own_advice():
+def test_error_for_a_process_advises_to_select_rows_by_an_index():
     with pytest.raises(ValueError, match=re.escape("(f - f[:n].mean())[pm.Data('row', np.arange(n))]")):
         check(lambda f: f - f.mean(), processes=["f"], f=X)
     with pytest.raises(ValueError, match=re.escape("(f - f[:n].mean())[pm.Data('row', np.arange(n))]")):

@@ -110,7 +110,7 @@ def wide(x):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_separate_mode_has_its_share_of_draws(seed):
+def test_separate_mode_has_the_share_of_draws_that_equals_its_mass(seed):
     """In two dimensions the share of a hill is its variance divided by the sum of both variances."""
     found = Given(two_hills, ["a", "b"], wide).integrated(at=[3.0, 3.0], random_seed=seed)
     assert (found.density[:, 0] < 0.0).mean() == pytest.approx(0.35**2 / (0.35**2 + 0.5**2), abs=0.01)

@@ -153,7 +153,7 @@ def test_cutpoints_stay_ordered_during_the_search():
 
 
 @pytest.mark.parametrize("transform", [{"default_transform": None}, {}], ids=["no transform", "PyMC's transform"])
-def test_support_that_ends_before_the_maximum_is_reported(transform):
+def test_message_reports_that_the_support_of_a_prior_ends_before_the_maximum(transform):
     """The best magnitude is about 4 (see `test_magnitude_that_starts_at_0_is_learned`). The prior allows at most 2."""
     with pm.Model():
         eta = pm.Uniform("eta", 0.1, 2.0, **transform)

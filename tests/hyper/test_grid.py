@@ -69,7 +69,7 @@ def test_nodes_are_denser_if_the_density_is_narrower_than_the_gaussian():
     assert found.weights @ found.theta[:, 0] ** 2 == pytest.approx(moments[1] / moments[0], rel=0.06)
 
 
-def test_one_failure_does_not_end_the_grid():
+def test_one_failed_node_does_not_end_the_grid():
     """The approximation fails at the node one step from the maximum."""
     gap = Given(lambda x: np.nan if 1.3 < x < 1.7 else normal(x)).integrated()
     whole = Given(normal).integrated()
@@ -78,7 +78,7 @@ def test_one_failure_does_not_end_the_grid():
     assert not gap.converged
 
 
-def test_grid_ends_at_failures():
+def test_grid_ends_where_the_approximation_fails():
     found = Given(lambda x: np.nan if x > 1.3 else normal(x)).integrated()
     assert found.theta.max() < 1.3
     assert "the approximation failed at 3 of 11 points" in found.message

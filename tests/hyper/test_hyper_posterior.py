@@ -348,7 +348,7 @@ def test_importance_sampling_works_for_every_method(build, method):
 
 
 @pytest.mark.variation
-def test_importance_sampling_follows_the_seed(single):
+def test_seed_determines_importance_sampling(single):
     one, again, other = (
         hyper_method("importance", {"draws": 100}).integrate(single.log_posterior, single.optimum, random_seed=seed)
         for seed in (1, 1, 2)

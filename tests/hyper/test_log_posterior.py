@@ -34,7 +34,7 @@ def test_gradient_matches_finite_differences(log_posterior):
     assert log_posterior(theta).gradient @ step == pytest.approx((ahead - behind) / 2, rel=1e-5, abs=1e-9)
 
 
-def test_evidence_prior_and_jacobian_add_up():
+def test_log_posterior_is_the_sum_of_evidence_prior_and_jacobian():
     model, _ = models.shared()
     X, y = models.data()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
@@ -64,7 +64,7 @@ def test_potentials_of_the_model_are_added():
     assert difference == pytest.approx(pm.logp(pm.Normal.dist(1.2, 0.1), 1.5).eval() - 2.4, abs=1e-7)
 
 
-def test_value_does_not_depend_on_history():
+def test_log_posterior_does_not_depend_on_earlier_evaluations():
     model, _ = models.shared()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-8))
     theta = posterior.space.initial_point()
@@ -155,7 +155,7 @@ def test_start_must_name_hyperparameters():
         posterior.space.initial_point({"eta": -1.0})
 
 
-def test_evaluation_from_its_own_start_takes_few_sweeps(log_posterior):
+def test_evaluation_from_the_stored_start_of_the_same_point_takes_few_sweeps(log_posterior):
     theta = log_posterior.space.initial_point()
     here = log_posterior(theta)
     log_posterior(theta + 1.0, here.start)
@@ -211,7 +211,7 @@ def test_search_needs_fewer_sweeps_than_accurate_solves_at_its_points():
     assert posterior.solve(optimum.best.theta, optimum.best.start).convergence.iterations <= 2
 
 
-def test_best_point_stores_its_own_start():
+def test_best_point_of_a_search_stores_the_start_of_its_own_solve():
     class Stopping(DenseLogPosterior):
         calls = 0
 
@@ -234,7 +234,7 @@ def test_evaluation_after_a_failed_start_equals_a_cold_evaluation(log_posterior)
     assert bad.log_posterior == pytest.approx(cold.log_posterior, abs=1e-9)
 
 
-def test_later_changes_of_data_have_no_effect():
+def test_set_data_after_reading_does_not_change_the_log_posterior():
     X, y = models.data()
     with pm.Model() as model:
         inputs = pm.Data("X", X)

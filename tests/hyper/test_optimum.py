@@ -179,7 +179,7 @@ def test_search_with_rough_evaluations_ends_at_the_maximum(error):
     assert found.best.log_posterior == pytest.approx(0.0, abs=1e-6)
 
 
-def test_units_of_a_search_follow_its_curvature_and_shorten_the_next_search():
+def test_units_from_the_curvature_of_a_search_shorten_the_next_search():
     valley = Valley()
     found = maximise(valley, np.array([3.0, -2.0]), 100)
     np.testing.assert_allclose(found.units.T @ valley.curvature @ found.units, np.eye(2), atol=0.2)
@@ -191,7 +191,7 @@ def test_units_of_a_search_follow_its_curvature_and_shorten_the_next_search():
 
 
 @pytest.mark.parametrize("units", [np.diag([1e-4, 1e-4]), np.diag([1e3, 1e-3]), np.array([[0.0, 1e-3], [1.0, 0.0]])])
-def test_units_of_another_search_do_not_end_a_search_early(units):
+def test_search_with_units_of_another_search_reaches_the_maximum(units):
     found = maximise(Valley(), np.array([3.0, -2.0]), 200, units=units)
     assert found.converged
     np.testing.assert_allclose(found.best.theta, 0.0, atol=1e-2)

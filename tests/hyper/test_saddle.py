@@ -126,7 +126,7 @@ def test_search_that_starts_at_a_maximum_does_not_move():
 
 
 @pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
-def test_failing_start_is_replaced(search):
+def test_start_with_an_undefined_log_posterior_is_replaced(search):
     def without_zero(a, b):
         value, slopes = magnitude(a, b)
         return (value, slopes) if a else (np.nan, (np.nan, np.nan))
@@ -183,7 +183,7 @@ def test_search_without_hyperparameters_has_no_extra_evaluations():
     assert made_up.calls == 1
 
 
-def test_limit_on_iterations_includes_the_escape():
+def test_limit_on_iterations_includes_the_escape_from_a_saddle():
     found = maximise(MadeUp(fourth_power), np.zeros(2), 4)
     assert not found.converged
     assert LEFT in found.outcome

@@ -188,8 +188,8 @@ def random_classes(points):
     return X, (X + 0.5 * rng.normal(size=X.shape)).argmax(axis=1) + (X.sum(axis=1) > 1)
 
 
-def test_searches_run_at_the_same_time_and_call_back_in_this_thread(threads):
-    """The first evaluation of each search waits for the first evaluation of the other."""
+def test_searches_run_in_parallel_and_callbacks_run_in_the_calling_thread(threads):
+    """The first evaluation of each search waits for the first evaluation of the other search."""
     threads(2)
     meeting = threading.Barrier(2, timeout=10)
     here, met = threading.get_ident(), set()

@@ -32,7 +32,7 @@ def test_nodes_do_not_depend_on_the_number_of_threads(fit, threads, kind, option
 
 
 def test_threads_evaluate_at_the_same_time(fit, threads):
-    """Each evaluation waits for the other before it ends."""
+    """Each of two evaluations ends only after the other evaluation has started."""
     threads(2)
     meeting = threading.Barrier(2, timeout=10)
     theta = fit.trace.best.theta
@@ -47,7 +47,7 @@ def test_threads_evaluate_at_the_same_time(fit, threads):
 
 
 def test_parallel_solves_share_the_threads(threads):
-    """Both calls measure their team while both run. The last call measures its team again after the other has ended."""
+    """Both calls measure their team of threads while both run. The last call measures its team again at the end."""
     threads(5)
     begun, looked = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
 

@@ -15,7 +15,7 @@ ROUNDING = 1e-7  # log weights with a smaller range are not smoothed
     ("pareto_k", "worth", "trusted"),
     [(0.6, 0.1, True), (0.8, 0.95, True), (0.8, 0.85, False), (1.5, 0.95, False), (1.5, 0.995, True)],
 )
-def test_heavy_tail_is_ignored_for_nearly_equal_weights(pareto_k, worth, trusted):
+def test_weights_with_a_heavy_tail_are_trusted_only_if_they_are_nearly_equal(pareto_k, worth, trusted):
     assert stand_for_posterior(pareto_k, worth * 4000, 4000) is trusted
 
 

@@ -23,13 +23,13 @@ def iterate(residual, x, weight, memory, mixing, steps):
     return np.sqrt(norms)
 
 
-def test_weighted_norm_matches_definition():
+def test_weighted_norm_of_a_vector_matches_its_definition():
     assert weighted_norm(np.array([1.0, 2.0, 0.5]), np.array([3.0, -1.0, 4.0])) == 19.0
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5])
 @pytest.mark.parametrize("mixing", [1.0, 0.3])
-def test_linear_fixed_point_takes_one_step_more_than_its_dimension(dimension, mixing):
+def test_acceleration_of_a_linear_iteration_takes_one_step_more_than_its_dimension(dimension, mixing):
     # The plain iteration diverges: some eigenvalues of I − A are far outside of the unit circle.
     rng = np.random.default_rng(dimension)
     matrix = np.diag(np.linspace(3.0, 6.0, dimension)) + 0.5 * rng.standard_normal((dimension, dimension))
@@ -41,7 +41,7 @@ def test_linear_fixed_point_takes_one_step_more_than_its_dimension(dimension, mi
     assert norms[-1] < 1e-8 * norms[0]
 
 
-def test_short_memory_converges_where_the_plain_iteration_diverges():
+def test_acceleration_with_a_short_memory_converges_where_the_plain_iteration_diverges():
     rng = np.random.default_rng(0)
     matrix = np.diag(np.linspace(1.0, 3.0, 30))
     target = rng.standard_normal(30)
@@ -50,7 +50,7 @@ def test_short_memory_converges_where_the_plain_iteration_diverges():
 
 
 @pytest.mark.parametrize("used", range(5))
-def test_step_is_the_mixed_step_from_the_combination_of_least_residual(used):
+def test_accelerated_step_starts_from_the_combination_of_steps_with_the_least_residual(used):
     """Only the first `used` rows count. All other rows are NaN."""
     memory, dimension, mixing = 4, 9, 0.7
     rng = np.random.default_rng(used)
@@ -76,7 +76,7 @@ def test_repeated_change_of_sites_counts_once_in_acceleration():
     assert_allclose(twice, once, rtol=1e-3)
 
 
-def test_step_is_plain_if_the_residual_does_not_change():
+def test_accelerated_step_is_a_plain_step_if_the_residual_does_not_change():
     f = np.array([1.0, -2.0])
     step = np.empty(2)
     accelerated_step(np.ones(2), f, np.ones((2, 2)), np.zeros((2, 2)), 2, 0.8, step)

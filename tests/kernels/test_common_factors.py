@@ -40,7 +40,7 @@ def test_diagonal_plus_common_factor_is_recovered():
         assert (centred(root @ root.T).diagonal() < 0.1 * diagonal).all()
 
 
-def test_diagonal_of_the_split_is_the_largest_possible():
+def test_split_of_a_covariance_has_the_largest_possible_diagonal():
     a = np.random.default_rng(1).standard_normal((6, 6))
     v = a @ a.T + 0.1 * np.eye(6)
     _, variance, _ = split(v)
@@ -53,7 +53,7 @@ def test_diagonal_of_the_split_is_the_largest_possible():
     assert variance.sum() > 0.99 * largest
 
 
-def test_matrices_without_factors_return_false():
+def test_split_of_a_matrix_without_factors_returns_false():
     assert not split(np.zeros((3, 3)))[0]
     assert not split(-np.eye(3))[0]
     assert not split(np.diag([1.0, 1.0, -1.0]))[0]

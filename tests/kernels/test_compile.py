@@ -136,7 +136,7 @@ def test_source_key_changes_with_a_module_imported_in_any_form(package, imported
     assert key() != first
 
 
-def test_key_follows_imports_from_another_room():
+def test_source_key_depends_on_kernels_imported_from_another_room():
     """Kernels of `rivals` call kernels of the core."""
     own = KERNELS.parent / "rivals" / "kernels" / "class_independent.py"
     callee = KERNELS / "methods" / "factors.py"
@@ -188,7 +188,7 @@ def test_change_of_a_kernel_or_its_wrapper_changes_the_graph_key(package):
     assert run(2.0, factor=5.0) == 30.0
 
 
-def test_ops_name_the_file_of_their_wrapper():
+def test_operations_have_a_key_from_the_source_file_of_their_wrapper():
     wrappers = [path for path in KERNELS.parent.rglob("*.py") if "@register_funcify" in path.read_text()]
     assert {path.stem for path in wrappers} == {"evidence", "multinomial_probit_distribution", "multinomial_probit"}
     assert [path for path in wrappers if "source_key(__file__)" not in path.read_text()] == []
@@ -277,7 +277,7 @@ def test_kernels_are_read_from_a_folder_without_write_permission(tmp_path, monke
         assert compile.kernel(doubled)(1.5) == 3.0
 
 
-def test_compiled_graphs_have_a_temporary_folder_if_their_own_cannot_be_written(tmp_path):
+def test_compiled_graphs_have_a_temporary_folder_if_the_default_folder_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     for base, kept in ((tmp_path / "new", True), (tmp_path / "file" / "absent", False)):
         parameter = SimpleNamespace(val=base)
@@ -288,7 +288,7 @@ def test_compiled_graphs_have_a_temporary_folder_if_their_own_cannot_be_written(
 
 
 @pytest.mark.slow
-def test_package_is_imported_with_a_home_that_cannot_be_written(tmp_path):
+def test_package_can_be_imported_if_the_home_folder_cannot_be_written(tmp_path):
     (tmp_path / "home").touch()
     home = {"HOME": str(tmp_path / "home"), "PYTENSOR_FLAGS": "", "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
     code = "import pymc_gpep as gpep, pytensor; gpep.Probit; print(pytensor.config.compiledir)"

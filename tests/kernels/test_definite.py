@@ -34,5 +34,5 @@ def corner(value, other=None):
         (np.ones((5, 5)) - np.eye(5), False),
     ],
 )
-def test_covariances_are_symmetric_and_positive_semi_definite(matrix, expected, scale):
+def test_only_symmetric_positive_semi_definite_matrices_are_accepted_as_covariances(matrix, expected, scale):
     assert is_covariance(scale * matrix, np.empty((5, 5))) == expected

@@ -38,7 +38,7 @@ def precisions(lowest):
 
 @pytest.mark.parametrize("variance", [1e-8, 1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("lowest", [0.0, 1e-100, 1e-30, 1e-12, 1e-3, 1.0])
-def test_results_equal_dense_algebra(variance, lowest):
+def test_posterior_of_one_class_equals_dense_algebra(variance, lowest):
     X = np.random.default_rng(3).normal(size=(N, 2))
     prior = squared_exponential(X, variance=variance, lengthscale=1.0)
     pi = precisions(lowest)
@@ -51,7 +51,7 @@ def test_results_equal_dense_algebra(variance, lowest):
     assert (gradient == gradient.T).all()
 
 
-def test_gradient_is_added_to_its_argument():
+def test_gradient_of_the_evidence_is_added_to_the_given_array():
     prior, pi = np.eye(N), np.ones(N)
     inverse, gradient = np.empty((N, N)), np.full((N, N), 3.0)
     factorise_function(prior, pi, inverse)

@@ -40,7 +40,7 @@ def computed(mean, variance, rule):
 
 
 @pytest.mark.parametrize("spread", [0.0, 2.0])
-def test_probabilities_match_values_of_many_digits(spread):
+def test_probabilities_of_the_largest_utility_match_values_of_many_digits(spread):
     rng = np.random.default_rng(0)
     sd = np.exp(spread * rng.standard_normal(4))
     mean = sd.max() * rng.standard_normal(4)
@@ -70,7 +70,7 @@ def test_zero_variance_returns_a_step_and_invalid_moments_return_nan():
     assert np.isnan(p[2:]).all()
 
 
-def test_tables_match_exact_functions():
+def test_tables_of_the_normal_distribution_match_exact_functions():
     s = np.random.default_rng(2).uniform(-9, 9, 2000)
     found = np.array([cdf_and_density(x) for x in s])
     assert_allclose(found[:, 0], ndtr(s), rtol=1e-9, atol=1e-15)

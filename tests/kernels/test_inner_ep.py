@@ -52,7 +52,7 @@ def test_tilted_log_normaliser_matches_reference(c, scale):
 
 @classes
 @scales
-def test_update_from_a_cavity_matches_reference(c, scale):
+def test_sites_updated_from_a_cavity_match_reference(c, scale):
     """With vacuous sites the posterior equals the cavity."""
     mean, cov = cavity(c, scale)
     for y in range(c):
@@ -72,7 +72,7 @@ def test_update_from_a_cavity_matches_reference(c, scale):
 @classes
 @scales
 @pytest.mark.parametrize("converged", [True, False])
-def test_update_from_a_marginal_equals_update_from_its_cavity(c, scale, converged):
+def test_sites_updated_from_a_marginal_equal_sites_updated_from_its_cavity(c, scale, converged):
     mean, cov = cavity(c, scale)
     precision = np.linalg.inv(cov)
     for y in range(c):
@@ -128,7 +128,7 @@ def test_log_normaliser_of_two_classes_is_exact(variance, difference):
 
 
 @classes
-def test_zero_variance_returns_the_likelihood(c):
+def test_normaliser_for_zero_variance_is_the_likelihood(c):
     """Inner EP approximates the likelihood closely. In a symmetric case the probability is 1 / c."""
     equal = tilted_log_normaliser(np.zeros((1, c)), np.zeros((1, c, c)), 500, 1e-12)[0]
     assert np.ptp(equal) < 1e-12

@@ -99,7 +99,7 @@ def test_multiply_symmetric_matches_numpy(n):
     assert_allclose(out, matrix @ b, rtol=1e-12, atol=1e-11)
 
 
-def test_copy_into_copies_all_entries():
+def test_copy_into_overwrites_all_entries():
     values = np.random.default_rng(0).normal(size=(2, 3, 4))
     out = np.zeros((2, 3, 4))
     lapack.copy_into(out, values)

@@ -45,7 +45,7 @@ def test_third_derivative_matches_differences_of_the_hessian(f, y):
     assert_allclose(contracted(f, y, cov), expected, atol=3e-11)
 
 
-def test_third_derivative_depends_on_differences_only():
+def test_third_derivative_does_not_change_with_a_common_shift():
     f, cov = np.array([0.3, -1.0, 2.0, 0.0]), covariance(4, 1)
     third = contracted(f, 3, cov)
     assert_allclose(contracted(f + 5.0, 3, cov), third, atol=1e-12)

@@ -61,7 +61,7 @@ def test_derivatives_match_reference(f):
 
 @pytest.mark.parametrize("f", [random_latents(4, 1.0), random_latents(4, 20.0), *TAILS], ids=str)
 @pytest.mark.parametrize("y", [0, 1, -1])
-def test_joint_derivatives_equal_separate_derivatives(f, y):
+def test_derivatives_computed_together_equal_separate_derivatives(f, y):
     gradient, second = np.full(len(f), np.nan), np.full((len(f), len(f)), np.nan)
     value = log_probability_derivatives(f, y, gradient, second)
     expected_value, expected_gradient = value_and_gradient(f, y)

@@ -62,7 +62,7 @@ def test_direction_is_zero_without_prior_variance():
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-def test_products_use_the_lower_triangle(per_class):
+def test_products_with_covariances_read_only_the_lower_triangle(per_class):
     k, _, r, prior, _ = setting(3, per_class)
     out = np.empty((C, N))
     multiply_functions(np.tril(k), r, out)

@@ -44,7 +44,7 @@ def test_probit_moments_are_exact_to_rounding(part):
     assert errors[worst] < 1.2e-13, f"at z = {POINTS[worst]}"
 
 
-def test_related_functions_give_equal_values():
+def test_functions_for_the_same_probit_quantity_return_equal_values():
     for z in POINTS:
         log_p, h, *_ = probit_moments(z)
         assert (log_p, h) == log_ndtr_and_hazard(z) == (log_ndtr(z), hazard(z))
@@ -55,7 +55,7 @@ def test_log_two_pi_is_exact():
 
 
 @pytest.mark.parametrize("z", [-1e100, -1e8])
-def test_far_tail_matches_the_limit(z):
+def test_moments_in_the_far_tail_match_their_limit(z):
     _, h, curvature, truncated = probit_moments(z)
     assert h == pytest.approx(-z, rel=1e-15)
     assert curvature == pytest.approx(1.0, rel=1e-15)

@@ -96,7 +96,7 @@ def test_trivariate_probabilities_of_both_signs_sum_to_the_bivariate_probability
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 10.0])
-def test_two_integrals_of_the_trivariate_probability_agree(scale):
+def test_two_formulas_for_the_trivariate_probability_agree(scale):
     rng = np.random.default_rng(3)
     for _ in range(20):
         s, b = random_covariance(rng, 3, scale), scale * rng.standard_normal(3)
@@ -211,7 +211,7 @@ def test_class_probabilities_sum_to_one():
 
 
 @pytest.mark.parametrize("b", [-45.0, -8.0, 0.0, 8.0])
-def test_weight_of_independent_variables_is_a_product(b):
+def test_weight_of_independent_variables_is_a_product_of_probabilities(b):
     d = 5
     bound = np.linspace(b, 0.0, d)
     found = weights(np.full((1, d, orthant.SEQUENCES), 0.3), np.eye(d), bound, np.zeros(d))

@@ -33,7 +33,7 @@ def table(z, found):
         found[0, i], found[1, i] = log_cdf_and_hazard(z[i])
 
 
-def test_table_has_eleven_digits():
+def test_table_of_the_log_normal_distribution_has_eleven_digits():
     z = np.concatenate([RNG.uniform(-12.0, 12.0, 20_000), [-40.0, -9.0, -8.999999, 0.0, 8.999999, 9.0, 40.0]])
     found = np.empty((2, z.size))
     table(z, found)
@@ -106,7 +106,7 @@ def by_quadrature(mean, variance, y):
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 20.0])
 def test_terms_of_whole_points_match_quadrature(spread):
-    """With similar widths a few nodes suffice. With different widths more are needed."""
+    """For similar widths of the utilities a few nodes suffice. For different widths more nodes are needed."""
     mean, variance = some(12, 5, spread)
     variance[6:, 1:] *= 1e-3
     labels = RNG.integers(5, size=12)

@@ -110,7 +110,7 @@ def test_chain_of_few_points_matches_quadrature(per_class):
 
 
 @shared_or_not
-def test_moments_match_the_reference(per_class):
+def test_moments_of_the_chain_match_the_reference_sampler(per_class):
     k, mean, labels = problem(20, 3, per_class, seed=5)
     f = chain(k, mean, labels, 8_000)
     reference = gibbs(k if per_class else k[0], labels, mean, sweeps=700, burn=100)
@@ -121,7 +121,7 @@ def test_moments_match_the_reference(per_class):
     assert (abs(squares.mean(axis=0) - reference.variance) < 4.5 * error).all()
 
 
-def test_common_part_of_classes_is_independent_of_the_last_draw():
+def test_successive_draws_of_the_common_part_of_classes_are_independent():
     # Labels do not depend on the common part. It is drawn from its prior, for any prior variance.
     k, mean, labels = problem(10, 3, False)
     common = chain(1e4 * k, mean, labels, 2000).mean(axis=1) - mean.mean(axis=0)

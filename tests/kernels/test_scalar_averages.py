@@ -25,7 +25,7 @@ def terms(link, mean, sd, label=1):
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("sd", [0.001, 0.7, 0.75, 1.9, 2.5, 30.0, 3000.0])
-def test_averages_in_the_tails_keep_digits(link, sd):
+def test_averages_of_log_likelihoods_in_the_tails_keep_their_digits(link, sd):
     """Means lie on both sides of each change of the rule, up to forty standard deviations from 0."""
     for multiple in (-40.0 if sd < 10.0 else -6.45, -0.3):
         found, _ = terms(link, multiple * sd, sd)
@@ -37,7 +37,7 @@ def test_averages_in_the_tails_keep_digits(link, sd):
 
 @pytest.mark.parametrize("sd", [0.001, 0.7, 1.9, 2.5, 30.0, 3000.0])
 @pytest.mark.parametrize("link", LINKS)
-def test_second_class_has_the_complementary_probability(link, sd):
+def test_average_probabilities_of_both_classes_sum_to_one(link, sd):
     """The reference is 1 − p. The more likely class is compared with values from the less likely class."""
     for multiple in (0.0, 0.4, 3.0, 9.0):
         likely, _ = terms(link, multiple * sd, sd)
@@ -86,7 +86,7 @@ def test_averages_are_continuous_where_the_quadrature_rule_changes(link):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_curvatures_are_log_concave_at_any_mean_and_width(link):
+def test_averages_are_log_concave_at_any_mean_and_width(link):
     """Tilted and effective variances are positive, and the average log p is below the log of the average."""
     rng = np.random.default_rng(5)
     n = 4000

@@ -120,7 +120,7 @@ def test_slopes_in_parameters_match_differences(name):
 
 @pytest.mark.parametrize("name", ["ordinal probit", "ordinal logit"])
 @pytest.mark.parametrize("f", [-30.0, 30.0])
-def test_averages_far_from_an_interval_match_its_nearer_end(name, f):
+def test_log_average_far_from_an_interval_depends_on_its_nearer_end(name, f):
     """The log odds relative to a half-infinite interval, log(1 − e^(log-slope × width)), are nearly constant in f."""
     y = np.array([2])
     cutpoints = np.array([[-1.0], [-0.5], [0.5], [3.0]])

@@ -58,7 +58,7 @@ def test_zero_variance_averages_equal_the_density(link, log_p):
 
 
 @pytest.mark.parametrize(("link", "log_p"), LINKS)
-def test_quadratic_bounds_are_lower_bounds(link, log_p):
+def test_quadratic_bounds_are_below_the_average_log_likelihood(link, log_p):
     assert (written(link.bound, 3, MEAN, VARIANCE)[0] < written(link.average_log, 3, MEAN, VARIANCE)[0]).all()
 
 

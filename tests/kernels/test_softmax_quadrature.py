@@ -37,7 +37,7 @@ def test_moments_match_brute_force(c, variance, error):
 
 @pytest.mark.variation(but=["12-0.02", "8-0.005", "5-1e-05"])
 @pytest.mark.parametrize(("c", "error"), [(5, 1e-5), (6, 3e-4), (8, 5e-3), (12, 2e-2)])
-def test_default_nodes_agree_with_many_nodes(c, error):
+def test_moments_by_default_nodes_match_moments_by_many_nodes(c, error):
     mean, covariance = cavity(3, c, 2.0)
     log_z, _, gradient, loss = moments(mean, covariance)
     more = moments(mean, covariance, 200_000 if c > 6 else 20_000)

@@ -9,7 +9,7 @@ from pymc_gpep.kernels.special.softmax_average import _exponentials, _tabulate
 from pymc_gpep.likelihoods.softmax import softmax_probabilities
 
 
-def test_exponentials_match_numpy():
+def test_fast_exponentials_match_numpy():
     x = -np.concatenate([np.linspace(0.0, 79.0, 5000), [0.0, 1e-8, 500.0, 1e30]]).astype(np.float32)
     found = x.copy()
     _exponentials(found)
@@ -20,7 +20,7 @@ def test_exponentials_match_numpy():
 
 
 @pytest.mark.parametrize("variance", [0.0, 1.0, 30.0, 1e6])
-def test_table_matches_scipy(variance):
+def test_table_of_the_logistic_average_matches_scipy(variance):
     table = np.empty((512, 4), np.float32)
     reach = _tabulate(variance, table)
     for x in np.linspace(-reach, reach, 301)[:-1]:
@@ -30,7 +30,7 @@ def test_table_matches_scipy(variance):
 
 
 @pytest.mark.parametrize("far", [1e3, 1e9])
-def test_unlikely_classes_do_not_cost_digits(far):
+def test_probabilities_keep_their_digits_next_to_unlikely_classes(far):
     """Three classes have negligible probabilities, and one of them has a large variance."""
     rng = np.random.default_rng(0)
     a = 0.5 * rng.standard_normal((5, 5))

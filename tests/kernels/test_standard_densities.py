@@ -167,8 +167,8 @@ def test_averages_of_event_times_are_finite_for_wide_and_far_densities(variance)
         assert found[2] <= 1e-12
 
 
-def test_power_one_equals_the_logistic_average():
-    """Many successes under narrow and wide normals. The heat equation gives the derivatives."""
+def test_average_of_successes_satisfies_the_heat_equation():
+    """By the heat equation, the log average h(m, v) has ∂h/∂v = ½ (∂²h/∂m² + (∂h/∂m)²)."""
     kernel, shapes = DENSITIES["successes"]
     for mean, variance in ((-0.3, 0.7), (3.0, 50.0)):
         found, _ = call(kernel.average, 5, shapes, mean, variance)

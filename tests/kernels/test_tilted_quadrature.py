@@ -31,7 +31,7 @@ def of_g(kernel, mu, C, *arguments):
 
 
 @pytest.mark.parametrize(("d", "order"), [(1, 3), (2, 7), (4, 5)])
-def test_product_rule_matches_the_paper(d, order):
+def test_product_rule_matches_the_rule_of_the_paper(d, order):
     mu, C = cavity_of_g(*cavity(d, d + 1, 2.0), 0)
     expected = product_rule(mu, C, order)
     factor = np.linalg.cholesky(C)
@@ -83,7 +83,7 @@ def by_kernel(mean, variance, y):
 @pytest.mark.variation
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(-3, 8), st.floats(-3, 8))
-def test_independent_moments_match_reference(seed, c, low, high):
+def test_tilted_moments_under_independent_cavities_match_reference(seed, c, low, high):
     rng = np.random.default_rng(seed)
     variance = np.exp(rng.uniform(min(low, high), max(low, high), size=c))
     mean = np.sqrt(variance.max()) * rng.normal(size=c)
@@ -96,7 +96,7 @@ def test_independent_moments_match_reference(seed, c, low, high):
     assert np.all((precision >= 0.0) & (precision < 1.0))
 
 
-def test_independent_moments_match_sums_over_a_grid():
+def test_tilted_moments_under_independent_cavities_match_sums_over_a_grid():
     mean, variance, y = np.array([0.5, -1.0, 1.5]), np.array([2.0, 0.5, 4.0]), 1
     axis = np.linspace(-8.0, 8.0, 49)
     x = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), axis=-1).reshape(-1, 3)
@@ -112,7 +112,7 @@ def test_independent_moments_match_sums_over_a_grid():
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_class_sites_have_the_marginal_moments(c):
+def test_site_of_each_class_matches_the_marginal_tilted_moments(c):
     rng = np.random.default_rng(c)
     y = c // 2
     alpha, beta = rng.uniform(size=c - 1), rng.normal(size=c - 1)

@@ -103,7 +103,7 @@ def model(form, p):
 
 @pytest.mark.variation(but=["correlated"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_lowered_model_has_equal_density_names_and_prior(form):
+def test_model_without_dims_has_the_density_names_and_prior_of_the_model_with_dims(form):
     by_dims, plain = model(form, True), model(form, False)
     lowered, point = gpep.samplers.lower_dims(by_dims), by_dims.initial_point()
     for name, value in lowered.initial_point().items():

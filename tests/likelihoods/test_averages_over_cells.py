@@ -80,7 +80,7 @@ def log_sum(weights, log_normal, log_p):
 
 
 @every
-def test_averages_match_integrals(density):
+def test_averages_of_densities_with_several_modes_match_integrals(density):
     h = log_average_terms(density, MEAN, VARIANCE, Y[None])
     g = average_log_terms(density, MEAN, VARIANCE, Y[None])
     assert_allclose(h[0], sums(density, log_sum), rtol=1e-5, atol=1e-5)
@@ -130,7 +130,7 @@ def test_density_that_is_nan_has_nan_averages():
     assert np.isnan(average_log_terms(Nothing(), MEAN, VARIANCE, Y[None])).all()
 
 
-def test_zero_variance_gives_the_density():
+def test_average_for_zero_variance_is_the_density():
     density = StudentT(0.7)
     at = density.two_derivatives(MEAN, Y[None])
     assert_allclose(log_average_terms(density, MEAN, 0.0 * VARIANCE, Y[None])[:3], at, rtol=1e-12)

@@ -20,13 +20,13 @@ def censored():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_observation_with_an_infinite_bound_is_not_censored(censored):
+def test_new_observation_with_an_infinite_bound_is_scored_without_censoring(censored):
     found = censored.predict(data=NEW, observed=[0.5, 0.7, 0.1])
     noisy = stats.norm(found["mean"].values.ravel(), np.sqrt(found["variance"].values.ravel() + SIGMA**2))
     expected = np.where([True, False, False], noisy.logsf(0.5), noisy.logpdf([0.5, 0.7, 0.1]))
     assert_allclose(found["log_density"].values.ravel(), expected, rtol=1e-6)
 
 
-def test_bound_that_is_nan_is_refused(censored):
+def test_new_bound_that_is_nan_is_refused(censored):
     with pytest.raises(ValueError, match=r"data\['upper'\] must be numbers, like the data of the model"):
         censored.predict(data=NEW | {"upper": [0.5, np.nan, 0.5]})

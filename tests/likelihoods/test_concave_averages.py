@@ -165,7 +165,7 @@ def test_closed_form_slopes_match_quadrature_rules(name, average, kernel):
 
 @pytest.mark.parametrize("kernel", [ordinal.probit_average, ordinal.logit_average], ids=["probit", "logit"])
 def test_probabilities_of_all_categories_sum_to_one(kernel):
-    """This holds also where all probabilities but one are tiny."""
+    """The sum is also 1 if all probabilities except one are tiny."""
     mean, variance = np.array([0.2, -9.0, 40.0, 3.0]), np.array([0.0, 2.0, 30.0, 1e6])
     cutpoints = np.array([[-1.0], [-0.2], [3.0]]) + np.zeros(4)
     log_p = [written(kernel, 5, mean, variance, np.full(4, k), cutpoints)[0] for k in range(4)]

@@ -55,7 +55,7 @@ def test_names_of_likelihoods_are_unique():
 
 
 @likelihoods
-def test_likelihood_recognises_only_its_own_models(likelihood):
+def test_likelihood_without_parameters_recognises_only_its_own_models(likelihood):
     assert set(OBSERVED) == {each.name for each in WITHOUT_PARAMETERS}
     for other in WITHOUT_PARAMETERS:
         with pm.Model() as model:
@@ -72,7 +72,7 @@ def test_likelihood_recognises_only_its_own_models(likelihood):
 
 
 @likelihoods
-def test_instances_with_equal_parameters_are_equal(likelihood):
+def test_likelihoods_with_equal_parameters_are_equal(likelihood):
     for other in (type(likelihood)(), copy.deepcopy(likelihood), pickle.loads(pickle.dumps(likelihood))):
         assert other == likelihood
         assert hash(other) == hash(likelihood)
@@ -98,7 +98,7 @@ def test_log_density_of_all_points_is_the_sum_over_points(likelihood):
 
 
 @likelihoods
-def test_sees_common_is_true_if_density_depends_on_a_common_shift(likelihood):
+def test_attribute_sees_common_is_true_if_the_density_changes_with_a_common_shift(likelihood):
     f = np.random.default_rng(1).normal(size=(n_functions(likelihood), N))
     labels = observed(likelihood)
     seen = abs(likelihood.log_density(f + 2.0, labels) - likelihood.log_density(f, labels)) > 1e-10
@@ -133,7 +133,7 @@ def test_every_averaging_rule_gives_probabilities(likelihood):
 
 
 @likelihoods
-def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood):
+def test_log_predictive_is_the_log_of_the_probability_unless_the_probability_is_tiny(likelihood):
     mean, cov = points(n_functions(likelihood))
     p, _ = likelihood.probabilities(mean, cov)
     for y in range(likelihood.n_classes(n_functions(likelihood))):
@@ -143,13 +143,13 @@ def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
-def test_default_guide_is_a_valid_guide(likelihood):
+def test_default_guide_of_a_likelihood_is_a_valid_guide(likelihood):
     guides = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood) and whitens(kind().site_form)]
     assert likelihood.guide in [*guides, "prior"]
 
 
 @likelihoods
-def test_method_name_identifies_one_approximation(likelihood):
+def test_each_method_name_of_a_likelihood_has_one_approximation(likelihood):
     names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
     assert len(names) == len(set(names))
 
@@ -163,7 +163,7 @@ def test_missing_computation_raises_type_error(likelihood):
 
 @likelihoods
 @pytest.mark.parametrize("of_type", [np.asarray, np.float64, np.int8, list], ids=lambda of_type: of_type.__name__)
-def test_labels_have_the_type_and_order_of_kernels(likelihood, of_type):
+def test_checked_labels_have_the_type_and_memory_order_for_kernels(likelihood, of_type):
     labels = observed(likelihood)
     classes = likelihood.check(of_type(labels), n_functions(likelihood), N)
     assert (classes.shape, classes.dtype, classes.flags.c_contiguous) == ((N,), np.int64, True)

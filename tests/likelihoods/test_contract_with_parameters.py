@@ -81,7 +81,7 @@ def declared(name):
 
 
 @likelihoods
-def test_likelihood_recognises_only_its_own_models(likelihood):
+def test_likelihood_with_parameters_recognises_only_its_own_models(likelihood):
     for other in WITH_PARAMETERS:
         model = declared(other.name)
         assert (likelihood.read(model["y"], {model["f"]}) is not None) == (other == likelihood)
@@ -207,7 +207,7 @@ def test_gradients_of_the_evidence_in_parameters_and_prior_match_differences(lik
 
 
 @likelihoods
-def test_likelihood_with_stored_constants_has_equal_averages(likelihood):
+def test_averages_with_stored_row_constants_equal_averages_without_them(likelihood):
     """Constants of rows are reused for the arrays that they were computed from.
 
     Other arrays get constants of their own.
@@ -224,7 +224,7 @@ def test_likelihood_with_stored_constants_has_equal_averages(likelihood):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_constants_of_rows_are_computed_once():
+def test_row_constants_of_a_density_are_computed_once():
     calls = []
 
     def form(y, parameters):
@@ -255,7 +255,7 @@ def test_scores_are_computed_for_each_point(likelihood):
 
 
 @likelihoods
-def test_draws_of_the_model_have_the_density(likelihood):
+def test_log_density_of_a_likelihood_equals_the_density_of_pymc(likelihood):
     """The draws come from PyMC's distribution of the observations given latent values."""
     model = declared(likelihood.name)
     expected, f = model.compile_fn(

@@ -167,7 +167,7 @@ def test_average_log_density_of_a_group_is_the_sum_of_its_rows(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.learned])
-def test_slopes_of_a_group_match_differences_in_parameters_of_its_rows(name):
+def test_slopes_in_parameters_of_a_group_match_differences(name):
     case = CASES[name]
     given = pt.dmatrix("given")
     found = grouped(case, given)

@@ -81,7 +81,7 @@ def test_error_against_orthant_probabilities_is_small():
     assert np.abs(found - exact).max() > 1e-8
 
 
-def test_zero_variance_returns_the_likelihood():
+def test_normaliser_for_zero_variance_is_the_likelihood():
     y, mean, _ = points(10, 3)
     log_z, new_mean, new_cov, of_mean, _ = inner_ep_moments(y, mean, np.zeros((3, 3)))
     assert_allclose(new_mean, mean, rtol=1e-15)
@@ -133,7 +133,7 @@ def test_wrong_shapes_raise_errors_at_evaluation(mode):
             function(*given)
 
 
-def test_outputs_can_be_indexed_in_a_graph():
+def test_outputs_of_inner_ep_can_be_indexed_in_a_graph():
     y, mean, cov = points(4, 3)
     *_, new_cov = gpep.inner_ep(y, mean, cov)
     with pytensor.config.change_flags(on_opt_error="raise"):

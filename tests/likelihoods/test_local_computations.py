@@ -594,6 +594,6 @@ CHECKS = {
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
-def test_computation_is_found_by_its_type_and_is_correct(likelihood, computation):
+def test_each_local_computation_has_its_type_and_matches_its_reference(likelihood, computation):
     assert likelihood.computation(type(computation)) is computation
     CHECKS[type(computation)](likelihood, computation)

@@ -71,7 +71,7 @@ TAILS = {
 
 
 @pytest.mark.parametrize("name", TAILS)
-def test_both_tails_keep_digits(name):
+def test_log_probabilities_keep_their_digits_in_both_tails(name):
     dist, exact, values = TAILS[name]
     y = np.array(values)
     assert_allclose(log_above(dist, pt.constant(y)).eval(mode=FAST), exact.logsf(y), rtol=1e-7, atol=1e-15)

@@ -61,7 +61,7 @@ def test_frequencies_of_draws_match_probabilities(mode):
         assert stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue > 1e-3
 
 
-def test_logp_matches_kernel():
+def test_log_probability_in_pymc_matches_the_kernel():
     def expected(value, f):
         return log_probability_and_gradient(np.asarray(f, float), int(value), np.empty(C))
 
@@ -168,7 +168,7 @@ def test_find_map_equals_the_mode_of_laplace():
     np.testing.assert_allclose(model.compile_dlogp()({"f": point}), 0.0, atol=1e-4)
 
 
-def test_labels_in_data_can_be_changed():
+def test_log_density_uses_new_labels_after_set_data():
     with pm.Model() as model:
         labels = pm.Data("labels", Y)
         f = pm.Normal("f", 0, 1, shape=(N, C))
@@ -181,7 +181,7 @@ def test_labels_in_data_can_be_changed():
         assert logp({"f": F}) == -np.inf
 
 
-def test_random_variable_survives_pickling():
+def test_random_variable_has_its_operation_after_pickling():
     op = pickle.loads(pickle.dumps(MultinomialProbit.dist(F))).owner.op
     assert isinstance(op, MultinomialProbitRV)
 
@@ -266,7 +266,7 @@ def test_labels_outside_the_classes_are_refused(labels, message):
     ],
     ids=["masked", "Int64", "None", "nan"],
 )
-def test_missing_labels_are_a_separate_variable(labels):
+def test_missing_labels_become_a_separate_variable(labels):
     with pm.Model() as model, pytest.warns(pm.exceptions.ImputationWarning):
         MultinomialProbit("y", F[:4], observed=labels)
     np.testing.assert_array_equal(model.rvs_to_values[model["y_observed"]].data, np.array(LABELS)[[0, 1, 3]])
@@ -274,7 +274,7 @@ def test_missing_labels_are_a_separate_variable(labels):
 
 
 @pytest.mark.parametrize("data", [False, True])
-def test_forgotten_transpose_is_named(data):
+def test_error_names_a_missing_transpose_of_latent_values(data):
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=pm.Data("X", X) if data else X, n_outputs=C)
@@ -285,7 +285,7 @@ def test_forgotten_transpose_is_named(data):
         MultinomialProbit("y", f.T, observed=Y)
 
 
-def test_minibatch_labels_are_checked_by_shape():
+def test_labels_of_a_minibatch_have_a_finite_log_density():
     with pm.Model() as model:
         # PyMC 6.4 refuses minibatches of 64-bit integers, for all distributions.
         f, labels = pm.Minibatch(F, Y.astype("int32"), batch_size=4)

@@ -58,7 +58,7 @@ def test_exchangeable_classes_are_equally_probable(c):
 
 
 @pytest.mark.parametrize("c", [2, 3, 4, 6])
-def test_error_covers_difference_from_a_more_exact_result(c):
+def test_reported_error_covers_the_difference_from_a_more_exact_result(c):
     mean, cov = posterior(20, c, 2.0)
     p, error = class_probabilities(mean, cov, tolerance=1e-3)
     tight, tight_error = class_probabilities(mean, cov, tolerance=1e-5)
@@ -131,7 +131,7 @@ def test_probabilities_of_independent_classes_are_exact(c):
 
 
 @pytest.mark.parametrize(("c", "variance"), [(5, 4.0), (10, 20.0)])
-def test_errors_are_covered_for_weakly_correlated_classes(c, variance):
+def test_reported_error_covers_the_true_error_for_weakly_correlated_classes(c, variance):
     """Covariances are nearly diagonal, as under independent priors. The reference integrates each class separately."""
     rng = np.random.default_rng([7, c])
     a = rng.standard_normal((30, c, 2)) * np.sqrt(0.1 * variance)
@@ -194,7 +194,7 @@ def test_wrong_arguments_are_refused(mean, cov, options, message):
 @pytest.mark.parametrize("c", [3, 4, 6])
 @pytest.mark.parametrize(("scale", "unequal"), [(0.0, 1.0), (1.0, 1000.0), (30.0, 1.0), (30.0, 1000.0)])
 def test_small_probabilities_have_small_relative_error(c, scale, unequal):
-    """The reference integrates over the utility of the class. Given it, the other utilities are lower independently."""
+    """The reference integrates over the utility of the class. Given this utility, all comparisons are independent."""
     rng = np.random.default_rng(5)
     # The class is far below two similar classes, far below one class, or has a utility with a variance that decides.
     mean = np.array([[0.0, 14.0, 7.0], [0.0, 20.0, 8.0], [0.0, 13.0, 13.0], [0.0, -3.0, 30.0], [0.0, 9.0, -9.0]])

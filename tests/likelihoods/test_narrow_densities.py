@@ -27,7 +27,7 @@ NOISE = {
 @pytest.mark.parametrize(
     ("name", "width"), list(zip(cycle(NOISE), [1e-5, 1.0, 0.03, 1e-3, 5.0, 1e-5, 1.0, 0.03], strict=False))
 )
-def test_distribution_function_matches_latent_value_plus_noise(name, width):
+def test_distribution_function_matches_average_over_quantiles_of_the_noise(name, width):
     """The reference integrates over quantiles of the noise, so that the integrand is smooth for any width."""
     parameters, noise = NOISE[name][0](width), NOISE[name][1](width)
     likelihood = next(each for each in LIKELIHOODS if each.name == name)

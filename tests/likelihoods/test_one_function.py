@@ -56,7 +56,7 @@ def test_link_is_recognised_in_every_spelling(spelling, rotated):
     assert latent.classes == (0,)
 
 
-def test_prior_with_n_outputs_1_is_one_function():
+def test_prior_with_n_outputs_1_has_one_latent_function():
     assert read_classifier(model_of(SPELLINGS["logit_p"][1], n_outputs=1)).n_functions == 1
 
 
@@ -121,7 +121,7 @@ def test_rows_with_missing_labels_are_left_out():
 
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
-def test_column_of_labels_is_treated_as_rows():
+def test_column_of_labels_has_one_row_for_each_label():
     """With the same labels for two independent functions, the evidence is the square of one evidence."""
     spellings = [
         (lambda f, y: gpep.Probit("y", f, observed=y), {}),

@@ -34,7 +34,7 @@ def fits():
     return fit
 
 
-def test_cases_cover_all_likelihoods_with_parameters():
+def test_test_cases_cover_all_likelihoods_with_parameters():
     assert set(EVERY) == {each.name for each in DENSE}
 
 
@@ -105,7 +105,7 @@ def test_moments_of_predicted_counts_match_closed_forms(fits):
     assert "p" not in predicted
 
 
-def test_data_at_new_points_may_be_scalar_or_of_fitted_length(fits):
+def test_data_at_new_points_can_be_a_scalar_or_an_array(fits):
     _, gp, fit = fits("poisson")
     each = fit.predict(gp, X, data={"place": X[:, 0], "hours": np.full(12, 2)})
     every = fit.predict(gp, X, data={"place": X[:, 0], "hours": 2})
@@ -146,7 +146,7 @@ def test_invalid_data_are_refused(data, message, fits):
         fit.predict(gp, X + 0.1, data=data)
 
 
-def test_arguments_that_differ_between_rows_without_data_are_refused():
+def test_parameters_that_differ_between_rows_need_data_at_new_rows():
     model, gp = model_of(lambda f: pm.Poisson("y", mu=EXPOSURE * pm.math.exp(f), observed=COUNTS))
     with model:
         fit = pm.fit(method="laplace", progressbar=False)

@@ -19,7 +19,7 @@ def fit(upper):
 
 
 @pytest.mark.parametrize("upper", [lambda: UPPER, lambda: pm.Data("upper", UPPER)], ids=["numbers", "data"])
-def test_predictions_are_for_observations_without_bounds(upper):
+def test_predictions_of_censored_rows_are_for_uncensored_observations(upper):
     found = fit(upper).predict(data=NEW, quantiles=0.5)
     np.testing.assert_allclose(found["y_mean"], found["mean"])
     np.testing.assert_allclose(found["y_quantile"][:, 0], found["mean"], rtol=1e-6)

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 from pymc_gpep.likelihoods.links import softmax_argument
 
 
-def test_quotient_that_is_a_softmax_is_recognised():
+def test_softmax_written_as_a_quotient_is_recognised():
     x = pt.matrix("x")
     once = pm.math.exp(x)
     assert softmax_argument(once / once.sum(axis=-1, keepdims=True)) is x
@@ -15,7 +15,7 @@ def test_quotient_that_is_a_softmax_is_recognised():
     assert softmax_argument(transposed).owner.inputs[0] is x
 
 
-def test_quotient_that_is_not_a_softmax_is_not_recognised():
+def test_quotient_by_another_sum_is_not_recognised_as_a_softmax():
     x, y = pt.matrices("xy")
     one, other = pm.math.exp(x), pm.math.exp(y)
     assert softmax_argument(one / one.sum(axis=0, keepdims=True)) is None

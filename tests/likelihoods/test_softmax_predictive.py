@@ -65,7 +65,7 @@ def test_probabilities_match_averages_over_draws(c, scale):
 
 
 @pytest.mark.parametrize("c", [4, 7])
-def test_errors_are_within_tolerance_and_estimates_cover_them(c):
+def test_errors_are_within_tolerance_and_below_their_estimates(c):
     mean, cov = posterior(20, c, 0.7, seed=2)
     rough, rough_error = softmax_probabilities(mean, cov, tolerance=1e-3)
     fine, fine_error = softmax_probabilities(mean, cov, tolerance=3e-5)
@@ -133,7 +133,7 @@ def test_many_points_reach_the_tolerance():
     assert p.min() > 1e-3
 
 
-def test_tolerance_below_table_accuracy_uses_averages():
+def test_tolerance_below_the_accuracy_of_tables_is_reached_without_tables():
     mean, cov = posterior(2, 5, 0.3)
     p, error = softmax_probabilities(mean, cov, tolerance=2e-6)
     coarse, its_error = softmax_probabilities(mean, cov)

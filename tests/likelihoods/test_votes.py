@@ -130,7 +130,7 @@ def test_derivatives_match_differences_of_the_evidence(method):
 
 @pytest.mark.parametrize("votes", [[3, 0, 2], [0, 0, 1], [0, 300, 200], [40, 10, 0]])
 def test_predictive_densities_match_integrals(votes):
-    """The reference is a fine grid over the two differences."""
+    """The reference is a fine grid over the two differences of latent values."""
     mean, root = RNG.normal(size=C), RNG.normal(size=(C, C))
     cov = root @ root.T
     contrasts = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]])

@@ -22,7 +22,7 @@ def gaussian(variance):
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["logit", "probit"])
-def test_two_classes_have_the_probabilities_of_each_sign_of_the_latent_value(name, variance):
+def test_probability_of_a_class_is_the_probability_of_the_sign_of_its_latent_value(name, variance):
     p, _ = NAMED[name].probabilities(*gaussian(variance))
     assert_allclose(p, np.stack([ndtr(-Z), ndtr(Z)], axis=1), rtol=1e-8)
 
@@ -37,7 +37,7 @@ def test_ordered_class_has_the_normal_density_between_its_cutpoints(name, varian
 
 
 @pytest.mark.parametrize("variance", [1e9, 1e12])
-def test_ordered_logit_and_probit_agree_under_wide_variances(variance):
+def test_ordered_logit_equals_ordered_probit_of_the_same_noise_variance(variance):
     # Logistic noise has the variance π²/3. Under a wide normal only this variance counts.
     cuts = np.tile([[-0.7], [0.9]], len(Z))
     mean, cov = gaussian(variance)
@@ -63,7 +63,7 @@ def test_class_probability_is_the_probability_of_the_largest_function(name, vari
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("variance", WIDE)
-def test_count_has_the_prior_density_of_its_log_rate(variance, count):
+def test_density_of_a_count_is_the_prior_density_of_its_log_rate(variance, count):
     likelihood = NAMED["poisson"].given(np.zeros((1, len(Z))))
     found = likelihood.log_tail(*gaussian(variance), np.full(len(Z), count))
     assert_allclose(found, stats.norm.logpdf(Z) - 0.5 * np.log(variance) - np.log(count), rtol=1e-8)

@@ -62,7 +62,7 @@ def test_probabilities_are_drawn_around_the_data_of_the_fit(fit, given):
         (plot_learning_curve, r"curves must be a result of gpep\.diagnostics\.learning_curve\(fit, .*is of type Fit"),
     ],
 )
-def test_fit_of_another_kind_is_refused(draw, message, fit):
+def test_fit_without_active_rows_is_refused(draw, message, fit):
     with pytest.raises(TypeError, match=message):
         draw(fit)
 

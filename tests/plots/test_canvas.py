@@ -16,7 +16,7 @@ def test_error_without_matplotlib_names_the_extra_to_install(monkeypatch):
         single(None)
 
 
-def test_given_axes_are_used(given):
+def test_plot_is_drawn_on_the_given_axes(given):
     ax = given()
     assert single(ax) is ax
     axes = given(2, 3)

@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 from pymc_gpep.plots.canvas import diagonal, same_frame
 
 
-def test_axes_have_the_same_square_frame():
+def test_all_axes_have_the_same_square_frame():
     _, axes = plt.subplots(1, 2)
     axes[0].plot([0, 1], [0, 4])
     axes[1].plot([2, 3], [1, 2])

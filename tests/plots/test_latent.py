@@ -119,7 +119,7 @@ def test_plot_has_a_row_for_each_pair_and_a_column_for_each_method(shared, share
         assert {line.get_color() for line in row[2].lines if line.get_label() == "IEP"} == {"black"}
 
 
-def test_fit_can_be_the_reference(shared, shared_iep):
+def test_fit_is_drawn_as_the_reference_without_draws(shared, shared_iep):
     axes = plot_latent_pairs({"EP": shared.fit, "IEP": shared_iep}, POINT, pairs=[PAIR])
     assert axes.shape == (1, 2)
     assert len(ellipses(axes[0, 1], "EP")) == len(ellipses(axes[0, 1], "IEP")) == 5

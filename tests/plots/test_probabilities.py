@@ -92,7 +92,7 @@ def test_regions_where_one_class_is_nearly_certain_have_its_colour(bands):
     assert_allclose(even.images[0].get_array(), 1.0)
 
 
-def test_inputs_that_are_not_drawn_are_fixed(bands):
+def test_constant_inputs_are_not_drawn(bands):
     grid, p = bands
     wider = np.column_stack([np.full(len(grid), 7.0), grid])
     ax = plot_probabilities(p, Xnew=wider, legend=False)

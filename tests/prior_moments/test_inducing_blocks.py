@@ -59,7 +59,7 @@ def own_covariances(*kinds):
     [((pm.gp.cov.ExpQuad,) * 3, 1), ((pm.gp.cov.ExpQuad, pm.gp.cov.Matern52, pm.gp.cov.ExpQuad), 3)],
     ids=["one type", "two types"],
 )
-def test_equal_covariances_share_one_function(kinds, made, of_graph):
+def test_covariances_of_equal_form_share_one_compiled_function(kinds, made, of_graph):
     space, blocks = blocks_of(lambda: own_covariances(*kinds), of_graph)
     assert len({id(functions) for functions in blocks._moments.functions}) == made
     rng = np.random.default_rng(0)

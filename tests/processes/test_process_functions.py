@@ -135,7 +135,7 @@ def test_covariance_between_different_points_excludes_noise():
     assert_allclose(variance, 1.09)
 
 
-def test_single_column_may_be_a_vector():
+def test_single_input_column_can_be_a_vector():
     x = np.linspace(0, 1, 6)
     with pm.Model() as model:
         pm.gp.Latent(cov_func=cov.ExpQuad(1, ls=0.5)).prior("f", X=pm.Data("x", x)[:, None])
@@ -218,7 +218,7 @@ THREE = RNG.normal(size=(7, 3))
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
 @pytest.mark.parametrize(("name", "rotated"), [(name, i % 2 == 0) for i, name in enumerate(COLUMNS)])
-def test_columns_of_an_array_keep_the_order_of_the_inputs_of_the_prior(name, rotated):
+def test_covariance_at_new_inputs_uses_columns_in_the_order_of_the_prior_inputs(name, rotated):
     functions = made(COLUMNS[name], MEANS[0], THREE, as_data=False, rotated=rotated)
     a, b = RNG.normal(size=(2, 4, 3))
     found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.variance(pt.constant(a))])
@@ -253,7 +253,7 @@ def test_constant_columns_are_distinguished(dims, dtype, as_data):
 
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
-def test_ambiguous_columns_are_refused():
+def test_columns_that_are_equal_at_all_points_are_refused():
     one, other = cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[0, 1]), cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[1, 0])
     with pytest.raises(StructureError, match=r"columns of 'X' that are equal at all points.*Give gp="):
         made(one + other, MEANS[0], ALIKE, as_data=False)
@@ -267,7 +267,7 @@ def test_ambiguous_columns_are_refused():
         made(Stubborn(3, ls=1.0), MEANS[0], ALIKE, as_data=False)
 
 
-def test_array_changed_later_keeps_its_former_values():
+def test_array_changed_after_the_prior_call_keeps_its_former_values_in_the_model():
     x = THREE.copy()
     with pm.Model() as model:
         pm.gp.Latent(cov_func=COLUMNS["permuted"]).prior("f", X=x)
@@ -299,7 +299,7 @@ LEARNED = {
 @pytest.mark.parametrize(
     ("covariance", "variance", "as_data"), [(*each, i % 2 == 0) for i, each in enumerate(LEARNED.values())], ids=LEARNED
 )
-def test_prior_variance_uses_hyperparameters_of_the_model(covariance, variance, as_data):
+def test_prior_variance_depends_on_hyperparameters_through_deterministics(covariance, variance, as_data):
     """The hyperparameter has a random parent, and a Deterministic depends on it. `variance` has the expected value."""
     with pm.Model() as model:
         parent = pm.HalfNormal("parent")
@@ -315,7 +315,7 @@ def test_prior_variance_uses_hyperparameters_of_the_model(covariance, variance, 
         assert_allclose(*function(0.0, np.log(value), A), np.full(len(A), variance(2 * value)), rtol=1e-6)
 
 
-def test_evaluated_graphs_draw_no_random_variables():
+def test_graphs_with_random_variables_are_refused_in_evaluations():
     with pm.Model() as model:
         c = pm.HalfNormal("c")
         pm.Normal("inputs", shape=(7, 2))
@@ -423,7 +423,7 @@ def test_inputs_computed_within_the_model_follow_new_data(inner):
         process_functions(processes, {processes.latents[0]: gp})
 
 
-def test_inputs_computed_from_all_rows_are_the_inputs_of_gp():
+def test_inputs_computed_from_all_rows_are_refused_without_gp():
     with pm.Model() as model:
         inputs = pm.Data("X", X)
         gp = pm.gp.Latent(cov_func=cov.ExpQuad(2, ls=1.0))

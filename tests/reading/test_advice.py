@@ -223,7 +223,7 @@ VARIABLES = {
 
 
 @checked(VARIABLES)
-def test_advised_variables_are_integrated(advice):
+def test_variables_in_the_advised_form_are_integrated(advice):
     follow(advice)
 
 
@@ -308,7 +308,7 @@ RESPONSES = {
 
 
 @checked(RESPONSES)
-def test_advised_responses_are_fitted(advice):
+def test_responses_in_the_advised_form_are_fitted(advice):
     follow(advice)
 
 
@@ -357,7 +357,7 @@ PRIORS = {
 
 
 @checked(PRIORS)
-def test_advised_priors_have_a_density(advice):
+def test_priors_in_the_advised_form_have_a_density(advice):
     with graph_modes.rewritten():  # without rewriting, an inverse is computed and fails before the model is read
         follow(advice)
 

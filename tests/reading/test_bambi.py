@@ -182,7 +182,7 @@ def test_bambi_predicts_from_draws_of_a_fit(name: str) -> None:
     [("y ~ x + h + (1 | g)", {}), ("kind ~ x", {"family": "categorical"})],
     ids=["groups", "classes"],
 )
-def test_intercept_of_centred_predictors_is_corrected(formula: str, options: dict[str, Any]) -> None:
+def test_intercept_of_predictors_that_bambi_centred_is_corrected(formula: str, options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # bambi's own warnings
         model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
@@ -202,7 +202,7 @@ def test_intercept_that_cannot_be_corrected_is_refused() -> None:
         pm.fit(model=model.backend.model, method="ep", progressbar=False)
 
 
-def test_flat_priors_of_bambi_lead_to_least_squares() -> None:
+def test_fit_with_flat_priors_of_bambi_equals_least_squares() -> None:
     response = DATA["x"] + 0.1 * DATA["x2"] + np.random.default_rng(99).normal(size=len(DATA))
     data = DATA.assign(response=response)
     with warnings.catch_warnings():

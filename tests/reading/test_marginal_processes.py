@@ -56,7 +56,7 @@ def declared(declare):
 
 
 @pytest.mark.parametrize("declare", [marginal, written_out, noise_of_rows, coloured_noise, grid])
-def test_evidence_equals_the_density_in_pymc(declare):
+def test_evidence_of_a_marginal_process_equals_the_density_in_pymc(declare):
     model = declared(declare)
     fit = pm.fit(
         method="ep", model=model, hyper="map", hyperparameters=["level"] * (declare is not grid), progressbar=False
@@ -99,7 +99,7 @@ def walk():
 
 
 @pytest.mark.parametrize("declare", [autoregression, walk])
-def test_observed_series_has_the_log_density_of_its_regression(declare):
+def test_regression_of_an_observed_series_has_the_log_density_of_the_series(declare):
     with pm.Model() as model:
         declare()
     found = read_classifier(model, starts=True)
@@ -108,7 +108,7 @@ def test_observed_series_has_the_log_density_of_its_regression(declare):
     assert {rv.name for rv in found.hyperparameters} == {"s"}
 
 
-def test_fit_and_predictions_equal_the_latent_process():
+def test_fit_and_predictions_of_a_marginal_process_equal_a_latent_process():
     made = [declared(declare) for declare in (marginal, latent)]
     fits = [pm.fit(method="ep", model=model, hyper="map", progressbar=False) for model in made]
     first, second = (fit.predict(np.array([[0.5], [3.2]])) for fit in fits)
@@ -236,7 +236,7 @@ def test_evidence_with_correlated_noise_is_exact(noise):
     assert_allclose(own.p_loo_i.values[-1], now - expected.logpdf(y[last]), rtol=1e-5)
 
 
-def test_new_vectors_are_predicted_entry_by_entry():
+def test_predictions_of_new_vectors_have_one_moment_for_each_entry():
     fit = pm.fit(method="ep", model=vectors("learned factor"), hyper="map", progressbar=False)
     new = np.array([[0.5, -1.0], [2.0, 0.0]])
     found = fit.predict(data={"x": new}, observed=VECTORS[:2])
@@ -280,7 +280,7 @@ def test_error_of_samplers_for_rewritten_models_names_the_marginal_model(declare
         pm.sample(step=gpep.samplers.GuidedHMC(), progressbar=False)
 
 
-def test_mean_without_gaussian_variables_is_refused():
+def test_error_for_vectors_with_a_constant_mean_names_the_distribution():
     def declare(mean, cov, sd):
         pm.MvNormal("y", np.zeros(N), pm.gp.util.stabilize(cov(X)), observed=Y)
 

@@ -199,7 +199,7 @@ def test_sum_of_processes_is_recognised(rotated):
 
 
 @both_parametrisations
-def test_expressions_depend_on_data_and_value_variables(rotated):
+def test_graphs_of_prior_and_labels_depend_on_data_and_value_variables(rotated):
     with pm.Model() as model:
         inputs, labels = pm.Data("inputs", X), pm.Data("labels", Y)
         ls = pm.Deterministic("ls", 2 * pm.HalfNormal("half_ls"))
@@ -237,7 +237,7 @@ def test_dims_name_axes_and_classes(n_outputs, rotated):
     assert found.class_labels == ("virginica", "setosa", "versicolor")
 
 
-def test_dims_of_a_deterministic_of_all_classes_are_used():
+def test_dims_are_read_from_a_deterministic_of_all_classes():
     with pm.Model(coords={"species": ["A", "B", "C"], "flower": np.arange(N)}) as model:
         a, b, c = (process().prior(f"f{k}", X) for k in range(C))
         f = pm.Deterministic("f", pt.stack([a, b, c], axis=-1), dims=("flower", "species"))
@@ -249,7 +249,7 @@ def test_dims_of_a_deterministic_of_all_classes_are_used():
 
 
 @pytest.mark.parametrize("where", ["labels", "latents"])
-def test_dims_of_points_without_class_dims_are_used(where):
+def test_dims_of_points_are_read_without_class_dims(where):
     with pm.Model(coords={"flower": np.arange(N)}) as model:
         dims = {"dims": "flower"} if where == "latents" else {}
         f = [process().prior(f"f{k}", X, **dims) for k in range(C)]
@@ -274,7 +274,7 @@ def test_model_without_dims_gets_default_dims():
     assert (found.class_dim, found.point_dim, found.class_labels) == (None, None, None)
 
 
-def test_unrelated_variables_do_not_enter_the_prior():
+def test_unrelated_variables_do_not_change_the_prior():
     with pm.Model() as model:
         f = shared_prior()
         wrapped = pm.Deterministic("wrapped", f)
@@ -291,7 +291,7 @@ def test_unrelated_variables_do_not_enter_the_prior():
     assert [rv.name for rv in found.hyperparameters] == ["eta", "ls", "level", "elsewhere_rotated_", "offsets"]
 
 
-def test_multivariate_normal_slopes_are_hyperparameters():
+def test_multivariate_normal_slopes_of_a_mean_are_hyperparameters():
     with pm.Model() as model:
         slope = pm.MvNormal("slope", np.zeros(2), np.eye(2))
         f = process(1.0, 1.0, pm.gp.mean.Linear(slope)).prior("f", X, n_outputs=C)
@@ -305,7 +305,7 @@ def test_two_classes_of_two_functions_are_recognised():
     assert read_classifier(model).n_classes == 2
 
 
-def test_equal_numbers_of_points_and_classes_are_not_confused():
+def test_points_and_classes_of_equal_number_are_assigned_to_their_axes():
     """The axes of a square argument are identified by their meaning and not by their length."""
     with pm.Model() as model:
         f = process().prior("f", X[:C], n_outputs=C)
@@ -321,7 +321,7 @@ def test_likelihood_is_selected_by_name():
     assert [rv.name for rv in read_classifier(model, likelihood="y2").hyperparameters] == ["f_y1_rotated_"]
 
 
-def test_nested_model_is_recognised():
+def test_latent_function_in_a_nested_model_is_recognised():
     with pm.Model() as model:
         eta = pm.HalfNormal("eta")
         with pm.Model(name="sub"):
@@ -527,7 +527,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("build", "phrases"), REFUSED, ids=[build.__name__.strip("_") for build, _ in REFUSED])
-def test_message_names_the_finding_and_the_remedy(build, phrases):
+def test_error_for_each_unsupported_model_names_the_finding_and_the_remedy(build, phrases):
     with pm.Model() as model:
         build()
     with pytest.raises(StructureError) as raised:
@@ -577,7 +577,7 @@ def test_categorical_without_softmax_is_refused(p):
         read_classifier(model)
 
 
-def test_replacing_arrays_does_not_change_the_graph_or_its_values():
+def test_replacing_arrays_by_shared_variables_does_not_change_values_of_the_graph():
     rng = np.random.default_rng(0)
     x, row, few, label = rng.normal(size=(30, 2)), rng.normal(size=(1, 30)), np.arange(3.0), rng.integers(3, size=30)
     scale = pt.dscalar("scale")

@@ -143,7 +143,7 @@ def test_model_of_plain_rows_is_not_changed():
         *("repeat", "tile"),
     ],
 )
-def test_array_model_has_one_function_of_its_rows(name):
+def test_model_of_an_observed_array_has_one_latent_function_over_its_entries(name):
     found = read_classifier(declared(MODELS[name]))
     assert found.n_functions == (3 if name == "selected softmax" else 1)
     assert found.n_points == np.count_nonzero(Y <= 1) if name == "missing" else P * K
@@ -228,12 +228,12 @@ def test_missing_entries_are_predicted_and_have_no_latent_result():
     assert fit.sample(10).posterior["y"].dims[2:] == ("person", "item")
 
 
-def test_votes_of_an_array_keep_their_classes():
+def test_draws_of_array_votes_have_the_axis_of_classes():
     idata = pm.fit(method="laplace", model=declared(MODELS["votes"]), hyper="map", progressbar=False).sample(3)
     assert idata.observed_data["y"].shape == (P, 2, 3)
 
 
-def test_rows_and_arrays_are_fitted_together():
+def test_fit_of_an_array_and_a_vector_contains_entries_of_both():
     def declare(a, b, e, s):
         pm.Poisson("y", pm.math.exp(e), observed=COUNTS, dims=("person", "item"))
         pm.Normal("z", a, s, observed=X, dims="person")
@@ -342,7 +342,7 @@ def test_predictions_of_array_without_data_are_refused_with_advice(fits):
         fits[0].predict(data={"x": X}, new_levels=True)
 
 
-def test_parameter_longer_than_observed_axis_is_refused():
+def test_parameter_longer_than_the_observed_axis_is_refused():
     def declare(a, b, e, s):
         pm.Poisson("y", pm.math.exp(a), observed=COUNTS[:, :1])
 

@@ -97,7 +97,7 @@ def test_log_density_of_observed_rows_equals_the_model_with_the_potential(declar
 
 
 @pytest.mark.parametrize("declare", [survival, all_rows])
-def test_fit_of_potential_equals_fit_of_censored_variable(declare, censored):
+def test_fit_of_censored_potential_equals_fit_of_censored_variable(declare, censored):
     model = declared(declare)
     fit = pm.fit(method="ep", model=model, hyper="map", progressbar=False)
     assert_allclose(fit.log_evidence, censored.log_evidence, rtol=1e-8)
@@ -124,7 +124,7 @@ def normal_rows_by_hand(b, s):
     pm.Potential("y", -N * pt.log(s) - pt.sum(squares) / (2.0 * s**2) - 0.5 * N * np.log(2.0 * np.pi))
 
 
-def test_potential_with_terms_of_hyperparameters_alone_equals_normal_rows():
+def test_fit_of_a_normal_potential_written_by_hand_equals_fit_of_normal_rows():
     fits = []
     for declare in (normal_rows_by_hand, lambda b, s: pm.Normal("y", b[0] + b[1] * X, s, observed=Y)):
         with pm.Model() as model:
@@ -160,7 +160,7 @@ WEIGHED = {
 
 
 @pytest.mark.parametrize("name", WEIGHED)
-def test_factors_of_sums_of_log_densities_are_weights_of_rows(name):
+def test_factor_of_a_sum_of_log_densities_is_the_weight_of_its_rows(name):
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Potential("w", WEIGHED[name](pm.logp(pm.Bernoulli.dist(logit_p=b[0] + b[1] * X), (Y > 0).astype(int))))
@@ -200,7 +200,7 @@ def constrained():
     return model
 
 
-def test_potential_constrains_sum_of_draws_and_predictions_are_of_y():
+def test_potential_limits_the_sum_of_draws_and_predictions_have_only_the_response():
     fit = pm.fit(method="ep", model=constrained(), progressbar=False)
     drawn = fit.sample(500, random_seed=1).posterior["u"].values.sum(-1)
     assert 0.008 < drawn.std() < 0.012
@@ -216,7 +216,7 @@ def test_variables_in_a_potential_of_two_arguments_are_not_integrated():
         read_classifier(model, starts=True)
 
 
-def test_potential_next_to_classes_remains_a_term():
+def test_potential_in_a_model_of_classes_is_not_read_as_rows():
     with pm.Model() as model:
         level = pm.Normal("level")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X[:6, None], n_outputs=3)

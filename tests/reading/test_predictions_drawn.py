@@ -30,13 +30,13 @@ def fit():
     return pm.fit(method="ep", model=studies(True), hyper="map", progressbar=False)
 
 
-def test_evidence_equals_the_evidence_without_unobserved_outcomes(fit):
+def test_unobserved_outcomes_do_not_change_the_evidence(fit):
     alone = pm.fit(method="ep", model=studies(False), hyper="map", progressbar=False)
     assert fit.log_evidence == alone.log_evidence
     assert [rv.name for rv in fit.classifier.hyperparameters] == ["tau"]
 
 
-def test_draws_have_the_prior_given_their_parameters(fit):
+def test_draws_of_unobserved_outcomes_follow_the_prior_given_their_parameters(fit):
     drawn = fit.sample(4000, random_seed=1).posterior
     tau = float(drawn["tau"][0, 0])  # at its maximum
     assert_allclose((drawn["theta_new"] - drawn["mu"]).std(), tau, rtol=0.05)
@@ -45,6 +45,6 @@ def test_draws_have_the_prior_given_their_parameters(fit):
     assert (drawn["better"] == (drawn["theta_new"] > drawn["theta"][..., 0])).all()
 
 
-def test_variable_named_as_hyperparameter_stays_a_hyperparameter():
+def test_unobserved_variable_named_as_hyperparameter_stays_a_hyperparameter():
     found = read_classifier(studies(True), hyperparameters=["of_scale"], starts=True)
     assert [rv.name for rv in found.hyperparameters] == ["tau", "of_scale"]

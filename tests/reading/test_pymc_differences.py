@@ -9,7 +9,7 @@ import pymc_gpep as gpep
 from tests import sum_models
 
 
-def test_densities_of_areas_lack_the_power_of_sigma():
+def test_density_of_areas_in_pymc_lacks_the_power_of_sigma():
     W = sum_models._lattice()
     effects = np.random.default_rng(1).normal(size=len(W))
     effects -= effects.mean()
@@ -25,7 +25,7 @@ def test_bernoulli_of_a_probit_loses_its_far_tail_in_pymc():
     assert_allclose(pm.logp(gpep.Probit.dist(f), 0).eval(), norm.logcdf(-f), rtol=1e-12)
 
 
-def test_densities_of_areas_differ_by_a_constant():
+def test_density_of_areas_in_pymc_differs_from_the_normal_density_by_a_constant():
     W = sum_models._lattice()
     effects, degrees = np.random.default_rng(2).normal(size=len(W)), np.diag(W.sum(axis=0))
     constants = [

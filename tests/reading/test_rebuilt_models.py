@@ -114,7 +114,7 @@ def test_fixed_hyperparameter_is_a_constant():
     assert_allclose(prior_moments(held)({}).k[0], right, rtol=1e-9)
 
 
-def test_labels_observed_later_are_used():
+def test_labels_from_pm_observe_are_used():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T)

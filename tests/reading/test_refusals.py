@@ -206,7 +206,7 @@ def log_probability_of_labels(model, values):
 
 
 @pytest.mark.parametrize(("case"), [*ARGUMENTS, *OBSERVED])
-def test_message_names_the_finding_and_the_advice(case):
+def test_error_for_each_refused_model_names_the_finding_and_the_advice(case):
     build, phrases, advised, _ = (ARGUMENTS | OBSERVED)[case]
     model, message = refusal_of(build)
     assert "'y'" in message
@@ -229,7 +229,7 @@ SAME = {name: case for name, case in ARGUMENTS.items() if case.advised is not No
 
 @pytest.mark.variation(but=["ordered with sigma"])
 @pytest.mark.parametrize("case", SAME)
-def test_advised_model_gives_labels_the_same_probability(case):
+def test_advised_model_has_the_label_probabilities_of_the_refused_model(case):
     """Compared by PyMC's log probabilities, up to the jitter."""
     build, _, advised, _ = SAME[case]
     models = []
@@ -253,7 +253,7 @@ def test_refused_model_can_be_sampled():
     assert np.isfinite(idata["posterior"]["f"]).all()
 
 
-def test_function_of_tiny_variance_replaces_zeros():
+def test_class_with_zero_latent_values_can_be_written_as_a_function_of_tiny_variance():
     """The reference for the log evidence of Bernoulli(logit_p=f) is another implementation of Laplace's method."""
     evidence = []
     for declare in (lambda: softmax(pt.stack([one("zero", eta=1e-4), one()]).T, ONE), lambda: bernoulli(one())):
@@ -422,7 +422,7 @@ def test_message_does_not_name_an_unrelated_variable():
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize("by", ["rows", "selection"])
-def test_repeated_points_are_refused(by):
+def test_repeated_points_have_one_latent_value(by):
     """Two labels 1 of one latent value N(0, 4) have the probability 1/4 + arcsin(4/5) / (2 π), of an orthant.
 
     A third label 0 at a distant point has probability ½. EP's evidence is within 0.01 of the product. With separate

@@ -86,7 +86,7 @@ def refusal_of(likelihood, y):
     return str(raised.value)
 
 
-def test_cases_cover_every_likelihood():
+def test_test_cases_cover_every_likelihood():
     assert {*DECLARED, *VOTES} == {likelihood.name for likelihood in LIKELIHOODS}
     for likelihood in (*DECLARED, *VOTES):
         assert read_classifier(declared(likelihood, labels(likelihood))).kind == likelihood

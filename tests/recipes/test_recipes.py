@@ -274,7 +274,7 @@ def cumulated(field, shape):
 
 @pytest.mark.parametrize("change", [lambda field, _: field, cumulated], ids=["plain", "running sums"])
 @pytest.mark.parametrize("name", sorted(FIELDS))
-def test_field_has_the_mean_and_covariance_of_the_recipe(name, change):
+def test_sparse_field_of_a_variable_has_the_mean_and_covariance_of_its_recipe(name, change):
     variable, model, values = built(name)
     found, z, graph = made(variable, model)
     field = change(found.field, tuple(shape_of(variable)))
@@ -349,7 +349,7 @@ SLOPES = [
 
 
 @pytest.mark.parametrize("name", SLOPES)
-def test_slopes_in_scales_match_differences(name):
+def test_slopes_of_recipes_in_scales_match_differences(name):
     variable, model, values = built(name)
     found, z, graph = made(variable, model)
     scales = [model[each] for each in ("scale", "rho", "a", "factor") if each in model.named_vars]
@@ -385,7 +385,7 @@ def test_single_draws_equal_draws_of_a_batch():
         assert_allclose(found[k], one(noise[0][k], noise[1][k], *given.values.values()), rtol=1e-12)
 
 
-def test_factors_and_precisions_in_the_graph_are_used():
+def test_recipe_uses_factors_and_precisions_in_the_graph_without_another_factorisation():
     def operations(name):
         variable, model, _ = built(name)
         found, _, graph = made(variable, model)
@@ -418,7 +418,7 @@ def test_recipes_have_double_precision_in_a_model_of_single_precision():
         assert not np.array_equal(exact, exact.astype("float32"))
 
 
-def test_sizes_follow_the_data():
+def test_size_of_a_recipe_follows_the_data():
     with pm.Model(coords={"group": range(3)}) as model:
         x = pm.Data("x", np.zeros(4))
         variables = [

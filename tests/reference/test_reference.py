@@ -101,7 +101,7 @@ def test_evidence_gradients_match_central_differences(problem):
     assert np.sum(solution.gradient_mean * direction_m) == pytest.approx(slope_m, rel=1e-6, abs=1e-7)
 
 
-def test_site_follows_from_the_moments():
+def test_reference_site_has_the_precision_and_location_of_the_tilted_moments():
     rng = np.random.default_rng(7)
     root = rng.normal(size=(4, 4))
     cavity_mean, cavity_covariance = rng.normal(size=4), root @ root.T + 0.5 * np.eye(4)
@@ -166,7 +166,7 @@ def test_importance_sampling_is_within_its_error():
 
 
 @pytest.mark.parametrize(("seed", "n", "c"), [(1, 3, 2), (10, 1, 3)])
-def test_gibbs_matches_quadrature(seed, n, c):
+def test_reference_gibbs_sampler_matches_quadrature(seed, n, c):
     p = random_problem(seed, n, c, per_class=True, with_mean=True)
     exact = quadrature_posterior(p.K, p.y, p.m, tolerance=1e-8)
     average = gibbs(p.K, p.y, p.m, sweeps=1000, burn=50, chains=64, seed=2)
@@ -213,7 +213,7 @@ def test_evidence_of_all_wine_rows_equals_the_stored_value():
     assert nested_ep(K, y).evidence == pytest.approx(-51.02102765, abs=1e-7)
 
 
-def test_block_diagonal_places_each_class():
+def test_block_diagonal_matrix_has_the_covariance_of_each_class_at_its_place():
     K = np.random.default_rng(13).normal(size=(3, 2, 2))
     full = block_diagonal(K, 3).reshape(3, 2, 3, 2)
     for k in range(3):

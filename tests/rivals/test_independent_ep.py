@@ -94,7 +94,7 @@ def test_inner_ep_is_exact_for_two_classes(seed):
 
 
 @BOTH
-def test_variances_are_too_small_for_coupled_classes(kind):
+def test_variances_of_class_independent_ep_are_below_the_variances_of_nested_ep(kind):
     """Section 3.1 of the nested EP paper: class-independent EP underestimates the uncertainty."""
     prior = standardised(wine, 4, 2)
     full = NestedEP().solve(*prior)
@@ -110,7 +110,7 @@ def test_variances_are_too_small_for_coupled_classes(kind):
 
 @BOTH
 @pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(iris, 8, 2), (iris, 12, 1), (wine, 12, 5)])
-def test_ep_converges_if_the_common_level_drifts(kind, data, log_variance, log_lengthscale):
+def test_class_independent_ep_converges_if_the_common_level_drifts(kind, data, log_variance, log_lengthscale):
     solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
     assert solution.convergence.converged
     # derivative with respect to a prior mean that all classes share
@@ -120,7 +120,7 @@ def test_ep_converges_if_the_common_level_drifts(kind, data, log_variance, log_l
 @BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [iris, wine])
-def test_ep_converges_on_a_hyperparameter_grid(kind, data):
+def test_class_independent_ep_converges_on_a_hyperparameter_grid(kind, data):
     for log_variance, log_lengthscale in half_of_grid():
         solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
         assert solution.convergence.converged, (log_variance, log_lengthscale, str(solution.convergence))

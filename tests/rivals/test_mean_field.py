@@ -175,7 +175,7 @@ def test_classes_with_separate_covariances_have_separate_weights(by_class):
 
 
 def test_bound_of_several_blocks_matches_direct_computation(by_class):
-    """The log ∫ of a product of densities over separate φ is a sum of logs."""
+    """The log of an integral over independent blocks of hyperparameters is a sum over the blocks."""
     theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=500, weights="utilities", random_seed=1))
     psi = by_class.space.natural(theta[None])["psi"][0]
@@ -193,7 +193,7 @@ def test_bound_of_several_blocks_matches_direct_computation(by_class):
     assert step.joint_bound == pytest.approx(expected, abs=3 * error)
 
 
-def test_blocks_are_combined_as_independent(by_class):
+def test_draws_of_separate_blocks_are_combined_as_independent(by_class):
     theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=1000, weights="authors", random_seed=1))
     thetas, log_weights = step.joint_draws(random_seed=3)
@@ -273,7 +273,7 @@ def test_average_log_density_equals_dense_algebra():
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_roots_reproduce_the_posterior_covariance(alike):
+def test_roots_of_the_posterior_covariance_reproduce_the_covariance(alike):
     problem = random_problem(4, 5, 3, with_mean=True)
     k, prior_mean = problem.K.reshape(-1, 5, 5)[:1], problem.m
     precision = np.full((3, 5), 0.7) if alike else np.random.default_rng(1).uniform(0.1, 3, size=(3, 5))

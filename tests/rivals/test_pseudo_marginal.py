@@ -63,7 +63,7 @@ def whitenings(step, point, prior):
 
 
 @pytest.mark.parametrize("guide", ["solved", "other", "prior"])
-def test_estimate_is_unbiased(three_points, guide):
+def test_pseudo_marginal_estimate_of_the_evidence_is_unbiased(three_points, guide):
     step, point, prior = three_points
     whitening = whitenings(*three_points)[guide]
     estimate = step.estimate(point, whitening, np.random.default_rng(0).standard_normal((4000, *whitening.shape)))
@@ -72,7 +72,7 @@ def test_estimate_is_unbiased(three_points, guide):
     assert abs(np.expm1(estimate.log_evidence - exact)) < 4.0 * estimate.standard_error
 
 
-def test_standard_error_matches_repeated_estimates(three_points):
+def test_standard_error_of_the_estimate_matches_repeated_estimates(three_points):
     step, point, _ = three_points
     whitening = whitenings(*three_points)["prior"]
     z = np.random.default_rng(1).standard_normal((200, 50, *whitening.shape))
@@ -152,7 +152,7 @@ OPTIONS = {
         *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
     ],
 )
-def test_draws_are_exact(problem, draws):
+def test_pseudo_marginal_draws_match_exact_moments(problem, draws):
     model = build(PROBLEMS[problem])
     with model:
         step = gpep.samplers.PseudoMarginal(**OPTIONS[problem], hyper_moves=2)
@@ -195,7 +195,7 @@ def test_step_of_a_marginal_model_can_be_pickled(marginal, step):
         np.testing.assert_array_equal(results[0][name], results[1][name])
 
 
-def test_state_has_the_latent_values_of_a_marginal_model(marginal, step):
+def test_saved_state_of_a_marginal_step_contains_the_latent_values(marginal, step):
     step.setup_chain(np.random.default_rng(0), 100, 100)
     point = marginal.initial_point()
     for _ in range(5):

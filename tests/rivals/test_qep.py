@@ -67,7 +67,7 @@ def test_rule_of_the_paper_equals_dense_reference(n, c, variance, order, per_cla
 
 @sites
 @pytest.mark.parametrize(("seed", "variance"), [(0, 1.0), (1, 10.0)])
-def test_default_rule_is_close_to_exact_moments(seed, variance, full):
+def test_moments_of_the_default_rule_are_close_to_exact_moments(seed, variance, full):
     problem = random_problem(seed, 8, 3, variance=variance, with_mean=True)
     dense = quadrature_ep(problem.K, problem.y, problem.m, trapezium, tolerance=1e-10, full=full)
     solution = QEP(full=full).solve(problem.K, problem.m, problem.y)
@@ -129,9 +129,9 @@ def test_two_classes_equal_binary_ep(full):
 
 
 def test_rules_of_ten_nodes_match_the_full_rule_after_two_sweeps():
-    """Figure 1 of the nested EP paper on part of iris: Q10 and QD10 agree with QF10.
+    """Rules of ten nodes (Q10, QD10) agree with the full rule, as in figure 1 of the nested EP paper.
 
-    Q5 is worse. Inner EP's log Ẑ is biased.
+    Rules of five nodes have larger errors, and the log normaliser of inner EP is biased.
     """
     X, y = iris()
     X, y = X[::5], y[::5]

@@ -45,7 +45,7 @@ def test_qiep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(per_class, varian
     assert solution.evidence == pytest.approx(evidence, abs=1e-6)
 
 
-def test_response_of_means_is_close_to_the_covariance_of_qep():
+def test_linear_response_of_means_is_close_to_the_covariance_of_qep():
     problem = random_problem(6, 6, 3, variance=4.0, with_mean=True)
     method = QIEPSoftmax(tolerance=1e-9)
     solution = method.solve(problem.K, problem.m, problem.y)

@@ -58,7 +58,7 @@ class Parabola:
         ([[1, 2], [2, 3], [3, 4], [4, 5]], 4),
     ],
 )
-def test_rounds_end_if_hyperparameters_and_rows_are_constant(rows, choices):
+def test_rounds_end_if_hyperparameters_and_active_rows_do_not_change(rows, choices):
     whole = Parabola(rows)
     optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history, held: None)
     assert whole.choices == choices

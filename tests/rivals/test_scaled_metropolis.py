@@ -152,7 +152,7 @@ def test_acceptance_uses_the_likelihood_ratio(accepted):
     np.testing.assert_allclose(moved, (there if accepted else f) - prior.mean, rtol=1e-6)
 
 
-def test_step_leaves_hyperparameters_to_nuts():
+def test_step_updates_latent_values_only_and_nuts_updates_hyperparameters():
     model = small.bernoulli()
     with model:
         step, named = gpep.samplers.ScaledMetropolis(), gpep.samplers.ScaledMetropolis([model["f"]])
@@ -209,7 +209,7 @@ def test_small_proposals_stay_close_for_any_mean(rotated):
     assert stats["metropolis_acceptance"] == 1
 
 
-def test_step_resumes_from_its_state():
+def test_chain_resumed_from_the_saved_state_equals_the_original_chain():
     model = small.bernoulli(ETA)
     with model:
         first, second = gpep.samplers.ScaledMetropolis(rng=1), gpep.samplers.ScaledMetropolis(rng=2, scale=0.7)

@@ -29,7 +29,7 @@ def test_chunks_cover_all_rows(rows):
     assert [(each.start, each.stop) for each in chunks(rows)] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 23)]
 
 
-def test_deviations_by_chunks_match_all_rows(rows):
+def test_standard_deviations_by_chunks_match_standard_deviations_of_all_rows(rows):
     assert_allclose(column_deviations(rows), X.std(axis=0), rtol=1e-9)
 
 

@@ -51,7 +51,7 @@ def sampler(request):
 
 
 @pytest.mark.calibration
-def test_ranks_are_uniform(sampler):
+def test_ranks_of_draws_from_a_single_process_are_uniform(sampler):
     name, chain = sampler
     p, correlations = ranks_of(chain, THIN[name])
     # Correlated draws widen the distribution of ranks, and a chain that hardly moves does not test anything.

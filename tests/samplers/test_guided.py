@@ -140,7 +140,7 @@ def test_long_leapfrog_steps_leave_the_posterior_invariant(monkeypatch):
     assert (np.abs(means.mean(axis=0) - np.array(expected) / total) < 4.0 * error).all()
 
 
-def test_ellipses_are_centred_at_the_guide(monkeypatch):
+def test_directions_of_ellipses_have_the_covariance_of_the_guide_and_mean_zero(monkeypatch):
     """The directions are draws from the Gaussian of the guide, minus its mean."""
     model, _ = models.fixed()
     with model:

@@ -48,7 +48,7 @@ def log_density(model):
 
 @pytest.mark.variation(but=["multinomial_probit"])
 @pytest.mark.parametrize("name", OBSERVED)
-def test_all_rows_as_inducing_inputs_equal_the_model(name):
+def test_density_with_all_rows_as_inducing_inputs_equals_the_density_of_the_model(name):
     outputs, observe = OBSERVED[name]
     model, gp = rough(observe, outputs)
     sparse = gpep.inducing_model(model, gp, inputs(), shared_inducing=True, jitter=1e-10)
@@ -125,7 +125,7 @@ def named(rotated=True):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_variables_and_data_apart_from_latent_values_are_unchanged(rotated):
+def test_inducing_model_has_all_variables_and_data_except_latent_values(rotated):
     model, _ = named(rotated)
     sparse = gpep.inducing_model(model, inducing=6, name="at")
     kept = set(model.named_vars) - {"f", "f_rotated_", "f_squared", "y"}
@@ -139,7 +139,7 @@ def test_variables_and_data_apart_from_latent_values_are_unchanged(rotated):
     assert {tuple(row) for row in sparse.inducing_inputs.reshape(-1, 2)} <= rows
 
 
-def test_functions_are_matched_by_class_and_not_by_name():
+def test_inducing_values_belong_to_functions_in_the_order_of_the_prior():
     with pm.Model(coords={"species": models.SPECIES, "flower": np.arange(Y.size)}) as model:
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))

@@ -133,7 +133,7 @@ def test_sweep_updates_utilities_then_latent_values(build, draw, shifted):
 @pytest.mark.parametrize(
     "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
 )
-def test_separate_covariances_and_single_functions_are_sampled(hyper, build):
+def test_gibbs_step_moves_all_variables_for_separate_covariances_and_single_functions(hyper, build):
     model, _ = build()
     step = step_of(model, hyper=hyper)
     point = model.initial_point(0)

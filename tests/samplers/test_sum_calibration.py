@@ -83,7 +83,7 @@ def rank(problem, seed):
 
 @pytest.mark.calibration
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_ranks_are_uniform(name):
+def test_ranks_of_draws_from_a_sum_of_effects_are_uniform(name):
     ranks = np.stack([rank(PROBLEMS[name], seed) for seed in range(200)])
     p = np.array([(histogram_p_value(each, DRAWS, 16), ecdf_p_value(each, DRAWS)) for each in ranks.T])
     assert p.min() > FALSE_ALARM / p.size, p

@@ -32,7 +32,7 @@ ALL = [
         *(pytest.param(*each, 1500, marks=pytest.mark.calibration) for each in ALL),
     ],
 )
-def test_sampler_is_exact(sampler, problem, draws):
+def test_sampler_of_a_sum_matches_weighted_prior_draws(sampler, problem, draws):
     with build(problem):
         idata = pm.sample(
             draws, tune=draws // 2, chains=2, cores=1, step=SAMPLERS[sampler].make(), random_seed=4, progressbar=False,

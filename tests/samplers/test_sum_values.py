@@ -38,7 +38,7 @@ EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.variation)
 
 @pytest.mark.variation(but=["random_walk"])
 @pytest.mark.parametrize("name", EACH)
-def test_maps_between_normals_and_variables_are_inverse(name, read):
+def test_maps_between_standard_normals_and_variables_are_inverse(name, read):
     latent_model, point, prior, x = read(name)
     there = point | latent_model.values.to_point(point, x, prior)
     rng = np.random.default_rng(1)
@@ -54,7 +54,7 @@ def test_maps_between_normals_and_variables_are_inverse(name, read):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_likelihood_equals_the_likelihood_of_the_model(name, read):
+def test_likelihood_as_a_function_of_standard_normals_equals_the_likelihood_of_the_model(name, read):
     latent_model, point, prior, x = read(name)
     model = latent_model.processes.model
     there = point | latent_model.values.to_point(point, x, prior)

@@ -63,7 +63,7 @@ def test_classifier_equals_the_model_written_by_hand(two_classes):
     assert two_classes.fit_.hyperparameters["ls"].ndim == 0
 
 
-def test_text_of_a_fit_says_whether_the_maximum_is_the_default(two_classes):
+def test_text_of_a_fit_gives_the_reason_for_hyperparameters_at_the_maximum(two_classes):
     X, y, _ = frame()
     assert "(the default of estimators is hyper='map')" in str(two_classes.fit_)
     for asked in ({"hyper": "map"}, {"fit_options": {"hyper": "map"}}):
@@ -137,7 +137,7 @@ def test_pickled_estimator_returns_equal_predictions(two_classes, dump):
     assert [rv.name for rv in again.model_.free_RVs] == [rv.name for rv in two_classes.model_.free_RVs]
 
 
-def test_copies_share_the_fit_and_clones_are_unfitted(two_classes):
+def test_deep_copy_has_the_same_fit_and_clone_has_none(two_classes):
     assert copy.deepcopy(two_classes).fit_ is two_classes.fit_
     with pytest.raises(NotFittedError):
         clone(two_classes).fit_  # noqa: B018

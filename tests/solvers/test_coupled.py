@@ -122,7 +122,7 @@ CASES = {f"{name}, π {small}": (k, small) for (name, k), small in zip(PRIORS.it
 
 
 @pytest.mark.parametrize(("k", "small"), CASES.values(), ids=CASES.keys())
-def test_posterior_equals_dense_algebra(k, small):
+def test_coupled_posterior_equals_dense_algebra(k, small):
     pi, nu = sites(1, 3, k.shape[-1], small)
     kappa = 1.0 + k.trace(axis1=1, axis2=2).max()
     for name, error in errors(k, pi, nu).items():
@@ -131,13 +131,13 @@ def test_posterior_equals_dense_algebra(k, small):
 
 @pytest.mark.parametrize("c", [2, 3, 6])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_any_number_of_classes_equals_dense_algebra(c, per_class):
+def test_coupled_posterior_of_any_number_of_classes_equals_dense_algebra(c, per_class):
     n = 6
     k = np.concatenate([squared_exponential(inputs(a, n), 2.0 + a, 1.0, 1e-8) for a in range(c if per_class else 1)])
     assert max(errors(k, *sites(c, c, n, 1e-3)).values()) < 100 * EPS
 
 
-def test_softmax_sites_equal_dense_algebra():
+def test_coupled_posterior_of_softmax_sites_equals_dense_algebra():
     """π sums to one over the classes, as in the Laplace approximation of a softmax."""
     rng = np.random.default_rng(3)
     pi = rng.dirichlet(np.full(4, 0.2), size=7).T
@@ -207,8 +207,8 @@ def test_posterior_variance_is_below_the_prior_and_weights_sum_to_zero(seed, n, 
 
 @pytest.mark.parametrize("n", [199, 200])
 @pytest.mark.parametrize("variance", [5.0, 1e8])
-def test_last_class_follows_from_the_remaining_classes_without_loss_of_digits(n, variance):
-    """With a covariance for each class no class is special. Differences between classes must agree."""
+def test_covariance_of_class_differences_keeps_its_digits_for_equal_covariances(n, variance):
+    """Under a shared covariance, moments of the last class are computed from the other classes."""
     pi, nu = sites(7, 4, n)
     shared = squared_exponential(inputs(7, n), variance, 1.0, 1e-4)
     (_, _, cov, _, _), (_, _, expected, _, _) = solve(shared, pi, nu), solve(np.repeat(shared, 4, axis=0), pi, nu)

@@ -10,7 +10,7 @@ from pymc_gpep.solvers.newton import step_length
 
 @pytest.mark.parametrize("gain", [1.0, 1e6])
 @pytest.mark.parametrize("count", [3.0, 70.0, 1e4, 1e6])
-def test_step_far_beyond_the_maximum_is_shortened(count, gain):
+def test_line_search_shortens_a_step_far_beyond_the_maximum(count, gain):
     def along_line(t):
         """Slope of count · f − exp(f) along f = t · gain · count, the first step of Newton's method."""
         rate = math.exp(min(t * gain * count, 709.0)) if t * gain * count < 709.0 else math.inf

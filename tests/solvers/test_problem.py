@@ -7,7 +7,7 @@ from pymc_gpep.solvers.problem import History, watching
 from tests.reference.data import random_problem
 
 
-def test_history_is_full_after_the_largest_number_of_iterations():
+def test_record_of_iterations_is_full_after_the_largest_number_of_iterations():
     history = History(2)
     assert history.array.shape == (0, 2)
     assert history.smallest_residual == np.inf
@@ -20,7 +20,7 @@ def test_history_is_full_after_the_largest_number_of_iterations():
     assert (history.array == [[-3.0, 0.5], [-2.0, 0.7]]).all()
 
 
-def test_every_iteration_is_reported():
+def test_observer_receives_every_iteration():
     problem = random_problem(0, 10, 3)
     seen = []
     with watching(lambda *row: seen.append(row)):

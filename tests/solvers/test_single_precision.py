@@ -21,7 +21,7 @@ def given(n, per_class=False, variance=2.0):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("small", [1.0, 1e-30, 0.0])
-def test_posterior_equals_double_precision_up_to_rounding(per_class, small):
+def test_posterior_in_single_precision_equals_double_precision_up_to_rounding(per_class, small):
     problem = given(60, per_class)
     rng = np.random.default_rng(2)
     sites = np.array([rng.uniform(0.1, 0.9, (60, 2)), rng.standard_normal((60, 2))])
@@ -96,7 +96,7 @@ def test_sites_below_the_rounding_of_single_precision_are_detected(monkeypatch):
         ([1.0, 1.1, 1.2, 1.3], False),
     ],
 )
-def test_residuals_determine_the_end_of_single_precision(residuals, usable):
+def test_single_precision_ends_if_residuals_are_small_or_do_not_decrease(residuals, usable):
     single = SinglePrecision(given(200), True, 1e-6)
     assert single.usable
     for residual in residuals:
@@ -104,14 +104,14 @@ def test_residuals_determine_the_end_of_single_precision(residuals, usable):
     assert single.usable == usable
 
 
-def test_start_is_evaluated_in_double_precision_first():
+def test_first_sweep_from_a_given_start_has_double_precision():
     single = SinglePrecision(given(200), False, 1e-6)
     assert not single.usable
     single.note(-1.0, 0.5)
     assert single.usable
 
 
-def test_start_at_the_solution_does_not_change(monkeypatch):
+def test_solve_from_its_own_solution_takes_at_most_two_iterations(monkeypatch):
     problem = given(60)
     monkeypatch.setattr(nested_ep, "_FEW", 1)
     solution = NestedEP().solve(problem.k, problem.mean, problem.labels)

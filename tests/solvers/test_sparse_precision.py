@@ -100,7 +100,7 @@ def test_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkeypa
 
 
 @pytest.mark.parametrize("name", ["a chain", "an arrow", "a tree", "a second difference"])
-def test_ordering_without_additional_entries_is_found(name):
+def test_elimination_order_without_additional_entries_is_found(name):
     p = matrix_on(PATTERNS[name], 3)
     again = np.random.default_rng(4).permutation(len(p))
     assert factorised(p[again][:, again])[0].entries == np.count_nonzero(np.tril(p))
@@ -217,7 +217,7 @@ TIMED = {
 }
 
 
-def test_predicted_work_orders_methods_by_measured_time():
+def test_predicted_work_orders_factorisations_by_measured_time():
     """Sparse and dense factorisations are compared if their predicted work differs by a factor of four."""
     work, seconds = [], []
     for edges in TIMED.values():

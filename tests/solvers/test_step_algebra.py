@@ -161,7 +161,7 @@ def upper_spoilt(precision):
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("undivided", [M, 2])
-def test_posterior_equals_the_dense_posterior(share, single, undivided, monkeypatch):
+def test_posterior_of_a_step_equals_the_dense_posterior(share, single, undivided, monkeypatch):
     """Matrices are factorised whole or by halves."""
     monkeypatch.setattr(step_arrays, "_UNDIVIDED", undivided)
     s, h = sites()
@@ -182,7 +182,7 @@ def test_posterior_equals_the_dense_posterior(share, single, undivided, monkeypa
         assert_allclose(covered.variance, np.einsum("kbi,kij,kbj->bk", each, covariance, each), **tolerance)
 
 
-def test_float32_log_normalisers_at_beta_1_have_quadratic_error():
+def test_float32_log_normalisers_extrapolated_to_the_whole_posterior_have_quadratic_error():
     s, h = sites()
     whole = StepPosterior(StepArrays(), s, h, np.ones(C)).log_normalisers
     errors = [
@@ -233,7 +233,7 @@ def test_derivatives_in_features_match_differences(groups, effects):
             assert_allclose(own.w[place], difference, rtol=1e-5, atol=1e-6)
 
 
-def test_zero_residual_has_zero_slope():
+def test_slope_in_a_residual_variance_of_zero_is_zero():
     s, h = sites()
     q, (features,) = StepPosterior(StepArrays(), s, h, np.ones(C)), features_of(ALL)
     all_said = [features._replace(rest=np.zeros(B))]

@@ -70,7 +70,7 @@ def test_resumed_run_does_not_read_earlier_batches():
     assert len(rows.reads) < 30
 
 
-def test_step_sizes_are_averages_at_first_and_decrease_later():
+def test_step_sizes_of_the_averaging_schedule_are_averages_at_first_and_decrease_later():
     schedule = AveragingSchedule(4, 1.0)
     assert [schedule(step) for step in range(4)] == [0.5, 1 / 3, 0.25, 0.25]
     assert schedule(4) == 1 / 8
@@ -78,7 +78,7 @@ def test_step_sizes_are_averages_at_first_and_decrease_later():
     assert {AveragingSchedule(1, 1.0)(step) for step in range(5)} == {0.5}
 
 
-def test_sites_are_replaced_except_in_large_batches():
+def test_step_size_of_the_replacing_schedule_is_the_share_of_old_sites():
     assert {ReplacingSchedule(1, 0.0)(step) for step in range(5)} == {0.5}
     assert {ReplacingSchedule(100, 0.0)(step) for step in range(500)} == {0.995}
     assert ReplacingSchedule(4, 1.0)(12) == 0.875 / 4

@@ -61,13 +61,13 @@ def dense(w, t, nu, seen_mean, share=1.0):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-def test_shift_with_enough_test_functions_solves_the_dense_equation(share):
+def test_common_shift_with_enough_test_functions_solves_the_dense_equation(share):
     given = sites(3, 5)
     assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # six test functions suffice for five points
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
-def test_shift_of_shared_features_makes_means_sum_to_zero():
+def test_common_shift_of_shared_features_makes_means_sum_to_zero():
     """With ν_k = t_k m_k + ρ_k and Σ_k ρ_k = 0, posterior means sum to zero after the shift."""
     w, t, rho, seen_mean = sites(1, 9)
     rho -= rho.mean(axis=0)
@@ -77,7 +77,7 @@ def test_shift_of_shared_features_makes_means_sum_to_zero():
     assert np.abs(new - location).max() > 0.1
 
 
-def test_sites_that_agree_with_their_means_do_not_change():
+def test_common_shift_does_not_change_sites_that_agree_with_their_means():
     """This holds for any test functions: here four for nine points."""
     w, t, nu, _ = sites(1, 9)
     precision = np.einsum("ib,kb,jb->kij", w[0], t, w[0])
@@ -95,7 +95,7 @@ def test_zero_sites_have_no_common_shift(sets):
     assert not g.any()
 
 
-def test_equal_inducing_inputs_give_different_test_functions():
+def test_functions_with_equal_inducing_inputs_have_different_test_functions():
     """Q for equal weights is the Gram matrix of the test functions.
 
     It lacks one rank: 6 test functions of 5 features.

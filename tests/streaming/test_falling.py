@@ -20,7 +20,7 @@ def test_rate_rises_and_falls_along_half_a_cosine(rise, shares):
     np.testing.assert_allclose(-np.diff(at), 0.3 * np.array(shares), atol=1e-7)
 
 
-def test_each_fit_counts_its_own_steps():
+def test_optimiser_starts_its_step_count_anew_in_each_fit():
     optimiser = FallingAdam(2, 0.3)
     for _ in range(2):
         place = pytensor.shared(np.zeros(1))

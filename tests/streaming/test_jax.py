@@ -102,7 +102,7 @@ def test_steps_with_stored_inputs_equal_steps_with_inputs_in_batches(build):
         assert_allclose(others[name], each, rtol=1e-12, err_msg=name)
 
 
-def test_normal_tails_keep_all_digits():
+def test_normal_tails_in_jax_keep_all_digits():
     mpmath = pytest.importorskip("mpmath")
     places = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e4, -1e8, 1e3]])
     values, rates = map(np.asarray, jax.jit(log_cdf_and_hazard)(places))
@@ -115,7 +115,7 @@ def test_normal_tails_keep_all_digits():
 
 
 @pytest.mark.slow
-def test_fits_equal_numpy_fits():
+def test_fits_in_jax_equal_fits_in_numpy():
     """The rows stay on the device from the start."""
     model, _ = models.shared()
     fits = [

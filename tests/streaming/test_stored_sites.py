@@ -75,7 +75,7 @@ def test_epochs_of_batches_reach_the_fixed_point_of_ep(build, sites, batch_size)
         assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
 
 
-def test_sites_are_removed_from_sums_with_the_features_of_their_addition():
+def test_stored_site_is_subtracted_with_the_features_that_it_was_added_with():
     """Features change with the hyperparameters. A site must be removed with the features it was added with."""
     problem, run = begun(models.shared, "pairwise", 8, learning_rate=0.2)
     apart = 0.0

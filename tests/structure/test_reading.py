@@ -21,7 +21,7 @@ def test_mixed_model_by_rows_is_read_in_few_files():
 
 
 @pytest.mark.parametrize("kind", ["Row", "Precision"])
-def test_form_of_prior_is_named_in_few_files(kind):
+def test_each_form_of_prior_is_named_in_few_files(kind):
     files = form_of_prior(kind)
     assert {f"gaussians/{kind.lower()}_prior.py", "gaussians/posterior.py"} <= files.keys()
     assert len(files) <= 5, sorted(files)

@@ -52,7 +52,7 @@ def test_affine_map_along_directions_equals_products_with_all_slopes():
     assert_allclose(along.slopes["sum"], units @ every.slopes["sum"], atol=1e-12)
 
 
-def test_mean_of_a_process_depends_on_several_coefficients():
+def test_mean_of_a_process_is_marked_as_a_function_of_several_coefficients():
     model, prior = made()
     (latent,) = prior.processes
     affine = AffineMap(prior, {"mean": latent.f.mean()}, frozen_data(model), [latent])

@@ -61,7 +61,7 @@ def test_coefficients_of_functions_equal_the_matrix(blocks, functions):
     assert_allclose(gram, np.tril(a.T @ (weights[:, None] * a)), atol=1e-9)
 
 
-def test_coefficients_are_probed_in_batches(monkeypatch):
+def test_probes_are_evaluated_in_batches_of_limited_size(monkeypatch):
     a, most = np.random.default_rng(2).normal(size=(50, 40)), []
     monkeypatch.setattr(affine_map, "_AT_ONCE", 500)
 

@@ -123,7 +123,7 @@ def values_at(classifier, point, outputs):
 
 @pytest.mark.variation(but=["process_and_trend", "centred_slopes", "areas", "persons_and_items"])
 @every
-def test_prior_equals_the_log_density_of_the_model(name, read):
+def test_prior_of_a_sum_equals_the_log_density_of_the_model(name, read):
     classifier = read(name)
     point = point_of(classifier.model)
     outputs = [classifier.prior.mean(), classifier.prior.covariances()]
@@ -147,7 +147,7 @@ def test_prior_equals_the_log_density_of_the_model(name, read):
 
 @pytest.mark.variation(but=["process_of_sums", "varying_intercepts", "covariance_of_areas"])
 @pytest.mark.parametrize("name", list(MODELS)[::2])
-def test_standard_normals_determine_the_argument(name, read):
+def test_argument_computed_from_standard_normals_equals_the_argument_of_the_model(name, read):
     """m + J z equals the model's argument for the variables that z determines."""
     classifier = read(name)
     roots = classifier.prior.roots()

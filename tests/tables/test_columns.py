@@ -119,7 +119,7 @@ def test_covariance_of_categories_decays_with_the_number_of_differences(frame):
         ("age", np.inf, "'age' has an infinite value, inf, in row 2"),
     ],
 )
-def test_missing_and_infinite_values_are_refused_with_column_and_row(column, value, message):
+def test_error_for_missing_and_infinite_values_names_column_and_row(column, value, message):
     changed = with_value(column, 2, value)
     with pytest.raises(ValueError, match=message):
         gpep.columns(changed)
@@ -137,7 +137,7 @@ def test_missing_values_are_imputed_on_request():
     np.testing.assert_array_equal(table.X[:, table.places == 1].argmax(axis=1), [2, 1, 3, 0])
 
 
-def test_unseen_categories_are_refused_or_have_a_separate_level():
+def test_unseen_categories_are_refused_by_default_and_share_a_new_level_on_request():
     new = with_value("city", 1, "Lima")
     with pytest.raises(ValueError, match="'city' has a category that training rows did not have: 'Lima'"):
         gpep.columns(FRAME).encode(new)
@@ -153,7 +153,7 @@ def test_unseen_categories_are_refused_or_have_a_separate_level():
         (FRAME.assign(z=1j), "'z' has complex numbers"),
     ],
 )
-def test_columns_of_other_types_are_refused_with_their_name(frame, message):
+def test_error_names_columns_of_unsupported_types(frame, message):
     with pytest.raises(TypeError, match=message):
         gpep.columns(frame)
 
@@ -224,7 +224,7 @@ def test_polars_frames_are_accepted():
         ([np.datetime64("2020-01-01"), None], r"Column 'a' has times \(datetime64\)"),
     ],
 )
-def test_column_of_other_objects_is_refused_with_its_row(values, message):
+def test_error_names_the_row_of_an_unsupported_object(values, message):
     column = np.empty(len(values), dtype=object)
     column[:] = values
     with pytest.raises(TypeError, match=message):

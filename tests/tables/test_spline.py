@@ -30,7 +30,7 @@ def columns_at(x, places):
     return tuple(each.eval(mode="FAST_COMPILE") for each in columns)
 
 
-def test_columns_are_centred_and_scaled():
+def test_spline_columns_are_centred_and_scaled():
     line, bends = gpep.spline(X[:, 1], K)
     assert bends.shape == (40, K - 2)
     assert_allclose(line, (X[:, 1] - X[:, 1].mean()) / X[:, 1].std(), atol=1e-12)
@@ -39,7 +39,7 @@ def test_columns_are_centred_and_scaled():
     assert_allclose((bends**2).sum(axis=1).mean(), 1.0, atol=1e-12)
 
 
-def test_columns_are_natural_splines_with_equal_penalties():
+def test_spline_columns_are_natural_splines_with_equal_penalties():
     knots = np.quantile(X[:, 1], np.linspace(0, 1, K))
     splines = CubicSpline(knots, columns_at(X[:, 1], knots)[1], bc_type="natural")
     within = np.linspace(knots[0], knots[-1], 300)
@@ -51,7 +51,7 @@ def test_columns_are_natural_splines_with_equal_penalties():
     assert_allclose(penalty / penalty[0, 0], np.eye(K - 2), atol=1e-10)
 
 
-def test_columns_are_linear_beyond_the_knots():
+def test_spline_columns_are_linear_beyond_the_knots():
     lower, upper = X[:, 1].min(), X[:, 1].max()
     for edge, sign in ((lower, -1.0), (upper, 1.0)):
         beyond = columns_at(X[:, 1], edge + sign * np.array([0.0, 1.0, 2.0, 300.0]))[1]
@@ -59,7 +59,7 @@ def test_columns_are_linear_beyond_the_knots():
         assert_allclose(beyond[2] - beyond[1], beyond[1] - beyond[0], atol=1e-10)
 
 
-def test_arrays_and_graphs_have_the_same_columns():
+def test_spline_columns_of_arrays_and_graphs_are_equal():
     for array, graph in zip(gpep.spline(X[:, 1], K), columns_at(X[:, 1], X[:, 1]), strict=True):
         assert_allclose(array, graph, atol=1e-12)
 

@@ -72,7 +72,7 @@ def test_averages_match_kernels(likelihood):
         assert_allclose(found[:3], expected[:3], rtol=1e-6, atol=1e-6)
 
 
-def test_slopes_match_differences():
+def test_slopes_in_parameters_match_differences_of_averages():
     """Slopes in the scale, which depends on a hyperparameter. The degrees of freedom are data without slopes."""
     with pm.Model() as model:
         f, scale = pm.Normal("f", 0, 1, shape=N), pm.HalfNormal("scale", 1.0)
@@ -211,7 +211,7 @@ def test_distribution_functions_match_pymc():
         of_case("own")[0].cumulative(np.zeros(3), mean, cov)
 
 
-def test_likelihoods_recognised_twice_or_pickled_are_equal():
+def test_likelihood_read_again_or_pickled_equals_the_first():
     first, again, other = of_case("student_t")[0], of_case.__wrapped__("student_t")[0], of_case("own")[0]
     assert first == again
     assert hash(first) == hash(again)
@@ -275,7 +275,7 @@ def test_argument_that_determines_all_parameters_is_integrated(observe, density)
     assert fit.log_evidence == pytest.approx(expected, abs=1e-6)
 
 
-def test_scale_by_one_gaussian_variable_stays_a_hyperparameter():
+def test_gaussian_variable_in_the_scale_stays_a_hyperparameter():
     with pm.Model() as model:
         f, s = pm.Normal("f", 0, 1, shape=4), pm.Normal("s", 0, 1)
         pm.StudentT("y", nu=4, mu=f, sigma=pm.math.exp(s), observed=Y)

@@ -160,7 +160,7 @@ def averaged(moments, mean, sd):
     but=["beta", "zero-inflated Poisson", "hurdle negative binomial", "own zero-inflated", "own Student t"]
 )
 @pytest.mark.parametrize("name", CASES)
-def test_moments_match_a_fine_grid(name):
+def test_moments_of_observations_match_a_fine_grid(name):
     observe, y, moments = CASES[name]
     sd = np.minimum(SD, 2.0) if name.startswith("own") else SD
     found = likelihood_of(observe, y).outcome_moments(MEAN[:, None], (sd**2)[:, None, None])
@@ -208,7 +208,7 @@ def test_count_moments_match_sums_for_wide_and_inflated_counts():
     assert_allclose(count_moments(log_density, np.log(mu)), expected, rtol=1e-5)
 
 
-def test_node_of_negligible_weight_does_not_spoil_an_average():
+def test_average_ignores_undefined_moments_of_nodes_with_negligible_weight():
     parts = [Prediction(np.empty((2, 0)), np.zeros(2), np.zeros((2, 1)), outcome=np.array([[1.0, 3.0], [2.0, 5.0]]))]
     parts.append(parts[0]._replace(outcome=np.array([[np.nan, 3.0], [np.inf, np.nan]])))
     found = average_predictions(np.array([1.0, 0.0]), parts).outcome

@@ -200,7 +200,7 @@ def test_single_predictor_is_one_function():
     assert read_classifier(model, predictors=True).likelihood_model.name == "poisson"
 
 
-def test_search_leaves_a_saddle():
+def test_search_of_a_product_of_predictors_leaves_a_saddle():
     a, b = rng().normal(size=(2, 12))
     row, column = (each.ravel() for each in np.meshgrid(range(12), range(12), indexing="ij"))
     seen = a[row] * b[column] + 0.1 * rng().normal(size=144)
@@ -249,7 +249,7 @@ def test_saved_fit_equals_the_fit():
     assert_allclose(again.predict(data=data)["mean"], fit.predict(data=data)["mean"], rtol=1e-8)
 
 
-def test_positive_factor_excludes_the_mirrored_mode(recwarn):
+def test_model_with_a_positive_factor_causes_no_warning_about_exchangeable_signs(recwarn):
     fit_of("items")
     assert not [each for each in recwarn if "exchangeable" in str(each.message)]
 

@@ -179,7 +179,7 @@ def test_draws_have_the_labels_of_the_model(shared):
 
 
 @models.interpreted_sampler
-def test_sample_node_replaces_latent_values(shared):
+def test_sample_node_draws_latent_values_from_the_posterior(shared):
     draws = shared.fit.sample_node(shared.model["f"], size=400).eval()
     spread = np.sqrt(shared.fit.solution.cov.diagonal(axis1=1, axis2=2)).T
     assert_allclose((draws.mean(0) - shared.fit.solution.mean) / spread, 0, atol=0.3)
@@ -208,7 +208,7 @@ def test_pymc_predicts_from_draws(shared):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")
-def test_flat_traces_cause_a_single_message(shared_iep, shared_ccd, fixed, caplog):
+def test_constant_traces_of_hyperparameters_cause_a_single_message(shared_iep, shared_ccd, fixed, caplog):
     caplog.set_level("INFO", "pymc")
     for fit, said in ((shared_iep, "all draws of ls, eta are equal"), (shared_ccd, ""), (fixed.fit, "")):
         fit._told = None  # other tests share the fits

@@ -27,7 +27,7 @@ def test_half_of_the_centres_lie_in_the_class_and_half_outside():
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_inputs_of_any_magnitude_are_clustered(scale):
+def test_centres_scale_with_inputs_of_any_magnitude(scale):
     """Squares of such numbers overflow. Scaling the result gives the same centres."""
     assert_allclose(gpep.class_centres((scale * X, Y), 4) / scale, gpep.class_centres((X, Y), 4), rtol=1e-12)
 

@@ -188,7 +188,7 @@ def test_rows_of_tables_are_fitted(tmp_path):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_levels_in_columns_and_inputs_are_checked(wide):
+def test_error_names_the_row_of_an_invalid_level(wide):
     with pm.Model() as model:
         x = pm.Data("x", np.tile(np.arange(J), 2)[:, None].astype(float))
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x)

@@ -302,7 +302,7 @@ def ordered_effects():
     pm.Poisson("y", mu=pm.math.exp(level() + u[OF_ROW[FEW]]), observed=EVENTS[FEW])
 
 
-def test_fit_warns_once_of_a_joint_maximum():
+def test_fit_warns_once_that_effects_are_maximised_jointly():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = fitted(ordered_effects, hyper="map")

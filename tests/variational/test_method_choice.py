@@ -43,7 +43,7 @@ def memory(monkeypatch):
     monkeypatch.setattr(method_choice, "available_memory", lambda: 16e9)
 
 
-def test_few_rows_use_a_dense_method():
+def test_choice_for_few_rows_is_a_dense_method():
     assert choose_method(classifier(1000, 10), {})[:3] == ("nested_ep", {}, None)
 
 
@@ -65,7 +65,7 @@ def test_text_of_a_choice_is_short():
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
 
 
-def test_choice_for_few_rows_uses_all_in_each_step():
+def test_choice_for_few_rows_uses_all_rows_in_each_step():
     few = choose_method(classifier(140, 3), {"batch_size": 100})
     assert few.reason.endswith("inducing inputs: all rows are inducing inputs, and each step uses all rows.")
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
@@ -75,11 +75,11 @@ def test_choice_for_few_rows_uses_all_in_each_step():
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
-def test_many_rows_use_batches(rows, steps):
+def test_choice_for_many_rows_is_batches(rows, steps):
     assert choose_method(classifier(rows, 10), {})[:3] == ("sparse_ep", {"batch_size": 200}, steps)
 
 
-def test_rows_beyond_memory_use_inducing_inputs(monkeypatch):
+def test_choice_for_matrices_that_exceed_memory_is_inducing_inputs(monkeypatch):
     monkeypatch.setattr(method_choice, "available_memory", lambda: 1e8)
     found = choose_method(classifier(1000, 3), {})
     assert found.method == "sparse_ep"

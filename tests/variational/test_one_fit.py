@@ -81,7 +81,7 @@ def test_draws_at_rows_have_the_names_of_the_model(kind, fits):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
-def test_blocks_of_rows_share_draws_of_functions(kind, fits):
+def test_draws_of_a_function_do_not_depend_on_the_number_of_drawn_rows(kind, fits):
     """Inducing values determine the function up to rounding. Its draws do not depend on the number of drawn rows."""
     fit = fits(kind)
     at = fit.inducing_inputs[0][:3]  # inducing inputs of the first function
@@ -174,7 +174,7 @@ def test_sites_of_active_rows_depend_on_the_hyperparameters():
     [KINDS["inducing inputs"], KINDS["inducing inputs"] | {"update": "inner"}, KINDS["active rows"]],
     ids=["outer", "inner", "active rows"],
 )
-def test_several_starts_keep_the_highest_end(options):
+def test_fit_from_several_starts_has_the_highest_log_posterior(options):
     fit = fit_of(models.bernoulli_probit, options, starts=3, n=12)
     ends = fit.starts["log_posterior"].values
     assert len(ends) == 3
@@ -183,7 +183,7 @@ def test_several_starts_keep_the_highest_end(options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_refined_fit_continues_and_keeps_the_original(kind, fits):
+def test_refine_returns_a_new_fit_and_does_not_change_the_original(kind, fits):
     fit = fits(kind)
     before = str(fit)
     with warnings.catch_warnings():
@@ -205,7 +205,7 @@ def test_text_of_a_loaded_fit_names_how_to_continue(fits):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "batches"])
-def test_unknown_likelihood_data_are_refused_by_all_fits(kind, fits):
+def test_predict_of_all_fits_refuses_data_that_the_likelihood_does_not_use(kind, fits):
     dense = pytest.raises(ValueError, match="data names 'exposure', but 'y' depends on")
     for each in ("all rows", kind):
         with dense:

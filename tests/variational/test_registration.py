@@ -79,7 +79,7 @@ def test_call_without_a_model_is_passed_to_pymc():
         pm.fit(method="nested_ep")
 
 
-def test_callbacks_see_a_running_fit_and_can_end_it():
+def test_callback_receives_a_running_fit_and_can_stop_the_search():
     seen = []
 
     def callback(approx, losses, i):
@@ -97,7 +97,7 @@ def test_callbacks_see_a_running_fit_and_can_end_it():
     assert not fit.converged
 
 
-def test_n_limits_the_iterations():
+def test_argument_n_limits_the_iterations():
     model, _ = models.shared()
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
         fit = pm.fit(2, method="nested_ep", progressbar=False)
@@ -143,7 +143,7 @@ def test_error_names_inputs_that_are_not_finite():
             pm.fit(method="nested_ep", progressbar=False)
 
 
-def test_search_begins_at_start(shared):
+def test_search_begins_at_the_given_start(shared):
     model = shared.model
     start = {"eta": 0.3, "ls": np.array([2.0, 0.5])}
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
@@ -184,7 +184,7 @@ def test_callback_causes_no_extra_evaluations(counted):
     assert spent[0] == spent[1]
 
 
-def test_refine_keeps_graph_and_sites(counted):
+def test_refine_uses_stored_graphs_and_sites_again(counted):
     model, _ = models.shared()
     inference = GPInference("nested_ep", model)
     inference.fit(100, progressbar=False, include_transformed=True, compile_kwargs={"mode": "FAST_COMPILE"})

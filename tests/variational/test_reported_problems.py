@@ -106,7 +106,7 @@ def test_many_trials_at_few_places_are_fitted():
         assert_allclose(fit.predict(X)["p"][:, 1], exact.average(expit(exact.f)), atol=0.005)
 
 
-def test_function_fixed_near_zero_is_fitted():
+def test_softmax_with_one_function_fixed_near_zero_matches_logistic_likelihood():
     """A softmax of (0, f) is a logistic function of f."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(25, 1))

@@ -49,7 +49,7 @@ def test_batch_fit_learns_and_predicts(learned):
     assert learned.history.sizes["step"] == 40
 
 
-def test_probabilities_match_draws(learned):
+def test_predicted_probabilities_of_a_batch_fit_match_draws(learned):
     found = learned.predict(NEW)
     mean, cov, p = (found[name].values for name in ("mean", "cov", "p"))
     assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)

@@ -31,7 +31,7 @@ def test_sites_and_moments_match_dense_filtering(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
 @pytest.mark.parametrize("per_class", [False, True])
-def test_rows_included_one_by_one_equal_rows_included_at_once(case, per_class):
+def test_moments_of_rows_included_one_by_one_equal_moments_of_rows_included_at_once(case, per_class):
     problem = case.problem(60, per_class=per_class)
     k, m = problem.K.copy(), problem.m.copy()
     k[..., 1, :], m[:, 1] = k[..., 0, :], m[:, 0]  # two equal rows

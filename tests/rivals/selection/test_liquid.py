@@ -33,7 +33,7 @@ def test_sites_of_all_moving_rows_reach_the_fixed_point(case):
     assert_allclose(grown.growths[0].covariance(), dense.cov, atol=1e-6)
 
 
-def test_latest_row_has_the_lowest_weight_which_grows_with_the_active_rows():
+def test_weight_of_the_latest_row_is_the_lowest_and_grows_with_the_number_of_active_rows():
     weights = Reweighting(0.4, 0.1, 4)
     assert_allclose(weights(1, 1), [0.4])
     latest = 1.0 - 0.6 * np.exp(-0.1 * 11)
@@ -116,7 +116,7 @@ def test_choice_keeps_moving_rows_among_candidates():
     assert away_from_fixed_point(20) < 0.1 * away_from_fixed_point(1)
 
 
-def test_moving_rows_do_not_replace_scored_candidates(monkeypatch):
+def test_number_of_scored_candidates_does_not_depend_on_moving_rows(monkeypatch):
     case = CASES[0]
     problem = case.problem(40)
     counts = []

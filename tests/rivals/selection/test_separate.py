@@ -48,7 +48,7 @@ def test_rows_and_sites_match_brute_force(case, score, per_class, n):
 
 
 @EVERY
-def test_later_candidates_have_the_moments_given_all_active_rows(case):
+def test_new_candidates_have_the_moments_of_earlier_candidates(case):
     problem = case.problem()
     grown = grow(case, problem)
     before = grown.moments(np.arange(12))
@@ -67,7 +67,7 @@ def test_later_candidates_have_the_moments_given_all_active_rows(case):
 
 
 @EVERY
-def test_iterated_sites_match_tilted_moments_of_their_own_functions(case):
+def test_iterated_sites_match_tilted_moments_of_the_functions_of_their_rows(case):
     problem = case.problem()
     ivm = IVM(active=ACTIVE, sites="separate", criterion="information")
     found = ivm.solve(case.rows(problem), problem.y, likelihood=case.likelihood)
