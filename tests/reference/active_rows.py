@@ -1,6 +1,6 @@
 """Assumed density filtering, its scores and its bound, by dense algebra and quadrature, without regard to speed.
 
-Vectors over all latent values are stacked function by function, each of length n.
+Vectors over all latent values are sorted by function, with n entries for each function.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Binary probit EP by the algorithms of the textbook.
 
-Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), algorithms 3.5 and 3.6, equation
-(3.65) for the evidence. Labels are -1 and +1, and p(y | f) = Phi(y f). For a prior mean m, the algorithms work with h =
-f - m, whose prior mean is zero, and the factors Phi(y (h + m)).
+Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), algorithms 3.5 and 3.6, and equation
+(3.65) for the evidence. Labels y are −1 and +1, and p(y | f) = Φ(y f). The algorithms are for a prior mean of zero. For
+a prior mean m they are applied to h = f − m with the factors Φ(y (h + m)).
 
-Two classes of the multinomial probit are this model in f = (f_1 - f_0) / sqrt(2), with covariance (K_0 + K_1) / 2,
-since E_u Phi(u + d) = Phi(d / sqrt(2)).
+The multinomial probit of two classes is equal to this model of f = (f_1 − f_0) / √2. The prior covariance of f is
+(K_0 + K_1) / 2, since E_u Φ(u + d) = Φ(d / √2) for u ~ N(0, 1).
 """
 
 from __future__ import annotations

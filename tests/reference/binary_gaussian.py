@@ -1,6 +1,7 @@
 """The Gaussian posterior of a binary classifier in the notation of Nickisch and Rasmussen (2008), and its Jensen bound.
 
-q(f) = N(m, V) with m = m₀ + K α and V = (K⁻¹ + W)⁻¹, W diagonal (section 2.3). Singular K are allowed.
+The posterior is q(f) = N(m, V) with m = m₀ + K α and V = (K⁻¹ + W)⁻¹ (section 2.3). Here m₀ and K are the prior mean
+and covariance, α are weights, and W is the diagonal matrix of site precisions. K may be singular.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The expansion of log E ∏_s q̂_s(x_s) / N(x_s | 0, 1) in cumulants by enumeration, for a few factors.
 
-x is normal with unit variances and given correlations. q̂_s has mean 0, variance 1, third and fourth cumulants κ₃ and
-κ₄, and higher cumulants 0. Its ratio to the normal density is Σ_k a_k He_k(x) / k!, with Σ_k a_k t^k / k! = exp(κ₃
-t³/3! + κ₄ t⁴/4!). Expectations of products of Hermite polynomials are sums over the numbers m_st of edges between any
-two factors:
+The vector x is normal with unit variances and the correlations ρ_st. Density q̂_s has mean 0, variance 1, third and
+fourth cumulants κ₃ and κ₄, and higher cumulants 0. Its ratio to the normal density is Σ_k a_k He_k(x) / k!, with the
+Hermite polynomials He_k and Σ_k a_k t^k / k! = exp(κ₃ t³/3! + κ₄ t⁴/4!). Expectations of products of Hermite
+polynomials are sums over the numbers m_st of edges between factors s and t (Mehler's formula, for any number of
+factors):
 
-E ∏_s q̂_s / N = Σ_m ∏_s a_{Σ_t m_st} ∏_{s<t} ρ_st^{m_st} / m_st!
+    E ∏_s q̂_s / N = Σ_m ∏_s a_{Σ_t m_st} ∏_{s<t} ρ_st^{m_st} / m_st!
 
-(Mehler's formula for more than two). If κ₃ has degree 1 in η and κ₄ degree 2, a term with L loops has degree 2 (L − 1)
-in η: the powers of η separate the orders.
+Let κ₃ be multiplied by η, and κ₄ by η². A term with L loops then has the degree 2 (L − 1) in η, so the powers of η
+separate the orders.
 """
 
 from __future__ import annotations

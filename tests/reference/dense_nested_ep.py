@@ -1,15 +1,15 @@
 """Nested EP with dense linear algebra, written from the formulas of the paper without regard to speed.
 
 Source: Riihimäki, Jylänki and Vehtari, "Nested expectation propagation for Gaussian process classification with a
-multinomial probit likelihood", JMLR 14 (2013). Equation numbers refer to it.
+multinomial probit likelihood", JMLR 14 (2013). Numbers of equations are numbers in this paper.
 
-The inner EP is the (c + 1)-dimensional one of Appendix A, over w = (f_i, u_i), run to convergence within every
-outer update. The site of point i is built from equation (11), the evidence from equation (28). Vectors over all
-latent values are stacked class by class, f = (f^1, ..., f^c), each of length n.
+Inner EP is the algorithm of appendix A in the c + 1 dimensions of w = (f_i, u_i). It converges in every outer update.
+The site of point i follows from equation (11), and the evidence from equation (28). Vectors over all latent values
+are sorted by class, f = (f¹, …, fᶜ), with n entries for each class.
 
-With a prior mean m the first term of (28), nu' mu / 2, becomes (nu' mu + b' m) / 2 with b = nu - Pi mu: the integral
-of N(f | m, K) exp(nu' f - f' Pi f / 2) has exponent (mu' Sigma^-1 mu - m' K^-1 m) / 2, where
-Sigma^-1 mu = K^-1 m + nu and K^-1 (mu - m) = b.
+The paper has a prior mean of zero. For a prior mean m, the first term νᵀμ / 2 of (28) becomes (νᵀμ + bᵀm) / 2 with
+b = ν − Πμ. Here ν and Π are the site locations and precisions, and N(μ, Σ) is the posterior. The integral of
+N(f | m, K) exp(νᵀf − fᵀΠf / 2) has the exponent (μᵀΣ⁻¹μ − mᵀK⁻¹m) / 2, with Σ⁻¹μ = K⁻¹m + ν and K⁻¹(μ − m) = b.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gaussian posteriors by dense algebra, without special cases or regard to speed.
 
-Sites are exp(νᵀf − ½ fᵀΠf) and the prior is N(m, K). By definition b = (I + ΠK)⁻¹ (ν − Πm), M = (I + ΠK)⁻¹ Π, mean = m
-+ K b, covariance = K − K M K. `dense_gaussian` is for sites of any form. `dense_posterior` is for coupled sites and m =
-0, with numbers of 60 digits.
+Sites are exp(νᵀf − ½ fᵀΠf), and the prior is N(m, K). Let b = (I + ΠK)⁻¹ (ν − Πm) and M = (I + ΠK)⁻¹ Π. The posterior
+has the mean m + K b and the covariance K − K M K. `dense_gaussian` is for sites of any form. `dense_posterior` is for
+coupled sites and m = 0, and computes with 60 digits.
 """
 
 from typing import NamedTuple

@@ -1,38 +1,41 @@
-r"""Double-loop EP: the classical provably convergent scheme, for comparison with `energy_descent`.
+"""Double-loop EP: the classical scheme with a proof of convergence, for comparison with `energy_descent`.
 
-Sources: Heskes and Zoeter, UAI 2002; Opper and Winther, JMLR 6 (2005). Notation as in `flat_energy`.
+Sources: Heskes and Zoeter, UAI 2002; Opper and Winther, JMLR 6 (2005). The notation is defined in `flat_energy`: q is
+the Gaussian posterior with marginals N(μ_s, z_s), r_s are tilted densities, and sites are exp(β_s g_s − α_s g_s² / 2).
 
-In F(q, r) the terms KL(q || prior) and E_r[log r_s - log Phi] are convex, and log(2 pi e z_s) / 2 is concave in the
-moments eta_s = (E g_s, E g_s^2). Bound the latter by its tangent at eta_s^0, which has natural parameters
-(p_s, l_s) = (1/z_s^0, mu_s^0 / z_s^0): the bound is linear, l_s and p_s are its coefficients, and what is left is a
-convex problem in (q, r) under the constraints that their moments agree.
+The terms KL(q ‖ prior) and E_r[log r_s − log Φ] of F(q, r) are convex. The term log(2πe z_s) / 2 is concave in the
+moments (E g_s, E g_s²), and is replaced by its tangent at moments (μ_s⁰, z_s⁰). The tangent is linear, with the
+coefficients l_s = μ_s⁰ / z_s⁰ and p_s = 1 / z_s⁰. So the bound is convex in (q, r), under the constraint that their
+moments are equal.
 
-Inner loop, (p, l) fixed. The Lagrange multipliers of the constraints are the site parameters, and the dual is the
-concave
+Inner loop: p and l are fixed. The Lagrange multipliers of the constraints are the parameters of the sites. The dual
+function is concave:
 
-    D(alpha, beta) = -log int N(g | h, C) prod_s exp(beta_s g_s - alpha_s g_s^2 / 2) dg
-                     - sum_s log int Phi(g) exp((l_s - beta_s) g - (p_s - alpha_s) g^2 / 2) dg.
+    D(α, β) = −log ∫ N(g | h, C) ∏_s exp(β_s g_s − α_s g_s² / 2) dg
+              − Σ_s log ∫ Φ(g) exp((l_s − β_s) g − (p_s − α_s) g² / 2) dg.
 
-So the *sum* of site and cavity is fixed: the cavity is (p - alpha, l - beta), not the cavity of the current marginals.
-With marginal moments (mu, z) of q and tilted moments (m, v) at that cavity,
+So the sum of site and cavity is fixed. The cavity has the parameters (p − α, l − β), and differs from the cavity of the
+current marginals. Let (m, v) be the tilted moments at this cavity. Then
 
-    dD/dbeta = m - mu,    dD/dalpha = (z + mu^2 - v - m^2) / 2.
+    dD/dβ = m − μ,    dD/dα = (z + μ² − v − m²) / 2.
 
-Direction: d_alpha = 1/v - 1/z, d_beta = (m - mu) / v + d_alpha mu, which is the parallel EP step
-(1/v - 1/z, m/v - mu/z). With delta = m - mu the slope of D along it is, per factor,
+The direction of a step is dα = 1/v − 1/z, dβ = (m − μ) / v + dα μ. It is the parallel EP step (1/v − 1/z, m/v − μ/z).
+With δ = m − μ, the slope of D along this direction is a sum over factors of
 
-    delta^2 / v + (z - v - delta^2) d_alpha / 2 = delta^2 (1/v + 1/z) / 2 + (z - v)^2 / (2 v z) >= 0,
+    δ² / v + (z − v − δ²) dα / 2 = δ² (1/v + 1/z) / 2 + (z − v)² / (2 v z) ≥ 0.
 
-and it stays non-negative when d_alpha is shortened, in either sign. So d_alpha can be clipped to keep alpha >= 0 and
-the cavity precision p - alpha positive. Both constraints are slack at every fixed point of EP; the first lets
-E_q g^2 be less than E_r g^2 on the way. (The second is active as long as no cavity reproduces the moments of q, as
-with vague priors at zero sites. The theory does not cover this case: start from a few EP sweeps.) Since D is
-concave, a step ascends if the slope at its end is not negative.
+The slope remains nonnegative if dα is shortened, for either sign of dα. So dα can be limited such that α ≥ 0 and the
+cavity precision p − α is positive. At a fixed point of EP neither limit is active. The limit α ≥ 0 allows E_q g² below
+E_r g² in earlier iterations. The limit on the cavity precision is active if no cavity has the moments of q, for example
+under vague priors with zero sites. The theory excludes this case, so the scheme starts after a few EP sweeps. Since D
+is concave, a step ascends if the slope at its end is not negative.
 
-Outer loop: (p, l) <- (1/z, mu/z) from the moments just matched. F falls, or stays at a fixed point of EP.
+Outer loop: (p, l) becomes (1/z, μ/z) of the moments at the end of the inner loop. F decreases, or is at a fixed point
+of EP.
 
-Guarantee: -D plus the tangents majorises F, so F falls monotonically (up to the tolerance of the inner solves), is
-bounded below, and every limit point is a fixed point of EP. The convergence is linear and slow.
+Guarantee: −D plus the tangents is an upper bound of F that is equal to F at the last moments. So F decreases (up to the
+tolerance of the inner loop) and is bounded below, and every limit point is a fixed point of EP. Convergence is linear
+and slow.
 """
 
 from __future__ import annotations

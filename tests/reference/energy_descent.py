@@ -1,27 +1,29 @@
-r"""EP that cannot cycle: descent on the free energy of `flat_energy`, by plain EP steps if they make progress.
+"""EP that cannot cycle: descent on the free energy of `flat_energy`, by plain EP steps if they make progress.
 
-Gradient. Write (mu, z) for the marginal moments of q and (a, b) for the cavity that matches them. Since KL(q || prior)
-at given marginals has derivatives beta - alpha mu and -alpha / 2, and psi has b - a mu and -a / 2,
+Gradient: q has the marginals N(μ, z), and (a, b) is the cavity whose tilted distribution has the same moments. At given
+marginals, KL(q ‖ prior) has the derivatives β − αμ in μ and −α / 2 in z. The function ψ of `flat_energy` has the
+derivatives b − aμ and −a / 2. So
 
-    dF/dmu = (beta + b) - (alpha + a) mu,        dF/dz = (1/z - alpha - a) / 2.
+    dF/dμ = (β + b) − (α + a) μ,        dF/dz = (1/z − α − a) / 2.
 
-Safe step. Go towards alpha_new = 1/z - a, beta_new = mu/z - b: the site that the matching cavity leaves over. Along
-it d mu = -Sigma dF/dmu and d z = -2 (Sigma o Sigma) dF/dz, both products positive semidefinite, so
+Safe step: move towards α_new = 1/z − a and β_new = μ/z − b, the site that follows from the matching cavity. Along this
+direction dμ = −Σ dF/dμ and dz = −2 (Σ ∘ Σ) dF/dz, with the covariance Σ of q and the elementwise product ∘. Both
+matrices are positive semidefinite, so
 
-    dF = -(dF/dmu)' Sigma (dF/dmu) - 2 (dF/dz)' (Sigma o Sigma) (dF/dz),
+    dF = −(dF/dμ)ᵀ Σ (dF/dμ) − 2 (dF/dz)ᵀ (Σ ∘ Σ) (dF/dz),
 
-which is negative except at a fixed point of EP. It is the natural gradient of F. Tilted variances never exceed cavity
-variances, hence z <= 1/a and alpha_new >= 0: any step length in (0, 1] keeps the precisions non-negative.
+which is negative except at a fixed point of EP. The direction is the natural gradient of F. Tilted variances are at
+most cavity variances, so z ≤ 1/a and α_new ≥ 0. Any step length in (0, 1] therefore keeps the precisions nonnegative.
 
-Algorithm. With r the residual (`residual` below) and r_best its smallest value so far:
-1. Try the damped parallel EP step. Take it if its r is at most 0.9 r_best, or if F falls by 1e-4 r^2 at least.
-2. Otherwise take the safe step, halved until F falls by 1e-4 of the first-order prediction.
-Every step costs one posterior; F needs one scalar root per factor besides.
+Algorithm: let r be the residual (`residual` below), and r_best its smallest value in earlier iterations.
+1. Try the damped parallel EP step. Accept this step if r is at most 0.9 r_best, or if F decreases by at least 1e-4 r².
+2. Otherwise take the safe step. Halve its length until F decreases by 1e-4 of the first-order prediction.
+Every step computes one posterior. F also needs the root of a scalar equation for each factor.
 
-Guarantee. F >= 0. Infinitely many steps of kind 1 that lower F drive r to zero, and so do infinitely many steps that
-lower r_best. If all steps from some point on are of kind 2, Armijo's rule makes every limit point stationary. In each
-case the iterates have a limit point that is a fixed point of EP. Rounding limits this guarantee: once changes of F are
-lost in rounding, all EP steps are accepted, with a damping that is halved whenever the residual rises.
+Guarantee: F ≥ 0. If infinitely many steps of kind 1 decrease F, r converges to zero. If infinitely many steps decrease
+r_best, r_best converges to zero. If all steps after some iteration are of kind 2, Armijo's rule makes every limit point
+stationary. In each case the iterates have a limit point that is a fixed point of EP. Rounding limits this guarantee: if
+changes of F are below rounding, all EP steps are accepted, and the damping factor is halved if the residual rises.
 """
 
 from __future__ import annotations

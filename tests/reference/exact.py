@@ -1,12 +1,13 @@
 """Evidence and posterior moments of tiny problems by quadrature, without other approximations.
 
-Only the differences d_ij = f_{y_i, i} - f_{j, i} (j != y_i) enter the likelihood. They are Gaussian a priori,
-d ~ N(A m, A K A'), of dimension n(c - 1), and the latent values given d are Gaussian and untouched by the labels.
+The likelihood depends only on the differences d_ij = f_{y_i, i} − f_{j, i} for classes j ≠ y_i. Their prior is
+d ~ N(A m, A K Aᵀ) with n(c − 1) entries, where A maps latent values to differences. Given d, latent values are Gaussian
+and do not depend on the labels.
 
-* Evidence, first way: y is observed when every d_ij + e_{y_i, i} - e_{j, i} is positive, e ~ N(0, I): an orthant
-  probability of N(A m, A (K + I) A').
-* Evidence and moments, second way: the trapezium rule in the whitened differences. For a Gaussian times an entire
-  function it converges faster than any power of the step.
+* Evidence by an orthant: y is observed if every d_ij + e_{y_i, i} − e_{j, i} is positive, for e ~ N(0, I). So the
+  evidence is an orthant probability of N(A m, A (K + I) Aᵀ).
+* Evidence and moments by sums: the trapezoid rule in the whitened differences. For a Gaussian times an entire
+  function, its error decreases faster than any power of the step.
 * Larger problems: importance sampling from a Gaussian that the caller supplies.
 """
 

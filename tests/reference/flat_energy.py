@@ -1,26 +1,26 @@
-r"""The free energy of flat EP, whose stationary points are EP's fixed points.
+"""The free energy of flat EP. The fixed points of EP are its stationary points.
 
-Notation. The factors depend on g = A x only (see `flat_ep`), and a priori g ~ N(h, C). With sites exp(beta g -
-alpha g^2 / 2), q is the Gaussian prior times all sites, with marginal means mu_s and variances z_s. A tilted
-distribution is r(g) ~ Phi(g) exp(b g - a g^2 / 2), its cavity given by natural parameters (a, b).
+Notation: the factors Φ(g_s) depend only on g = A x (see `flat_ep`), and the prior of g is N(h, C). Sites are
+exp(β_s g_s − α_s g_s² / 2). The Gaussian q is the normalised product of prior and sites, and has the marginals
+N(μ_s, z_s). A tilted distribution is r_s(g) ∝ Φ(g) exp(b g − a g² / 2), and (a, b) are the natural parameters of its
+cavity.
 
-EP's fixed points are the stationary points of
+The fixed points of EP are the stationary points of
 
-    F(q, r) = KL(q || prior) + sum_s E_r[log r_s - log Phi] + sum_s log(2 pi e z_s) / 2
+    F(q, r) = KL(q ‖ prior) + Σ_s E_r[log r_s − log Φ] + Σ_s log(2πe z_s) / 2
 
-over Gaussians q and densities r_s whose first two moments agree with those of q; there F = -log Z_EP. All three
-parts together are non-negative: E_r log r_s + log(2 pi e z_s) / 2 is the negentropy of r_s, and -log Phi >= 0. Hence F
-is bounded below by zero, EP's evidence of this likelihood never exceeds one, and a bounded F keeps q in a compact set.
+over Gaussians q and densities r_s with the first two moments of q. At these points F = −log Z_EP. The divergence is
+nonnegative, E_r log r_s + log(2πe z_s) / 2 is the negentropy of r_s, and −log Φ ≥ 0. Hence F is bounded below by zero,
+and the evidence of EP is at most one. If F is bounded, q is in a compact set.
 
-Minimised over r at given moments, F is a plain function of the site parameters,
+The minimum over r at given moments is a function of the site parameters,
 
-    F = KL(q || prior) + sum_s psi(mu_s, z_s) + sum_s log(2 pi e z_s) / 2,
-    psi(mu, z) = max over a >= 0 and b of  b mu - a (z + mu^2) / 2 - log int Phi(g) exp(b g - a g^2 / 2) dg,
+    F = KL(q ‖ prior) + Σ_s ψ(μ_s, z_s) + Σ_s log(2πe z_s) / 2,
+    ψ(μ, z) = max over a ≥ 0 and b of  b μ − a (z + μ²) / 2 − log ∫ Φ(g) exp(b g − a g² / 2) dg.
 
-where the maximising (a, b) is the cavity whose tilted distribution has mean mu and variance z. Where no such cavity
-exists (z at least 1 + 1/b^2 with b = (mu - sqrt(mu^2 + 4)) / 2 < 0) the maximum is at a = 0 and that b, which means
-that r may have less variance than q. This causes no spurious stationary point: stationarity requires
-a = 1/z_s - alpha_s > 0.
+The maximising (a, b) is the cavity with tilted mean μ and tilted variance z. No such cavity exists if z is at least
+1 + 1/b² with b = (μ − √(μ² + 4)) / 2 < 0. The maximum is then at a = 0 and this b, and r may have a smaller variance
+than q. This case has no stationary point: a stationary point has a = 1/z_s − α_s > 0.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Multinomial probit EP as one flat EP with scalar probit factors: an independent check on the nested formulation.
 
-Put all latent values f (cn) and all auxiliary variables u (n) in one Gaussian vector x ~ N(h, P), with
-P = blockdiag(K_1, ..., K_c, I). The posterior is that Gaussian times n(c - 1) factors Phi(a_s' x), one per point and
-wrong class: a_s' x = f_y - f_j + u. Textbook EP (Minka 2001; Rasmussen and Williams 2006, section 3.6) approximates
-each factor by exp(beta_s g - alpha_s g^2 / 2) in g = a_s' x. When the inner EP of the nested scheme has converged, its
-scalar sites satisfy the very same moment-matching equations, so both must agree in sites, moments and evidence.
+All latent values f (cn) and all auxiliary variables u (n) form one Gaussian vector x ~ N(h, P), with P = blockdiag(K_1,
+…, K_c, I). The posterior is this Gaussian times n(c − 1) factors Φ(a_sᵀx), one for each point and each unobserved
+class, with a_sᵀx = f_y − f_j + u. EP of the textbook (Minka 2001; Rasmussen and Williams 2006, section 3.6)
+approximates each factor by exp(β_s g − α_s g² / 2) in g = a_sᵀx. At convergence, the scalar sites of inner EP satisfy
+the same equations of moments. So flat and nested EP have equal sites, moments and evidence.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """GFITC as dense EP over latent values: the FITC prior as n × n matrices, and a factor for each pair of classes.
 
-Villacampa-Calvo and Hernández-Lobato (2017), section 3: p(f_k) = N(m_k, Q_k + diag(K_k − Q_k)), and factors Φ((f_y −
-f_k) / √noise), k ≠ y, each with a Gaussian site for f_y and one for f_k (Kim and Ghahramani 2006). Tilted moments of
-the two latent values of a factor follow from Rasmussen and Williams (2006), equation 3.58, for their difference. All
-factors are updated at once, with damping. The evidence is computed from its definition, with one Gaussian normaliser
-for each factor.
+The model is from Villacampa-Calvo and Hernández-Lobato (2017), section 3. The prior of f_k is N(m_k, Q_k + diag(K_k −
+Q_k)), where Q_k is the covariance explained by the inducing values. The factors are Φ((f_y − f_k) / √noise), k ≠ y.
+Each factor has a Gaussian site for f_y and a Gaussian site for f_k (Kim and Ghahramani 2006). The difference of the two
+latent values of a factor has tilted moments by equation 3.58 of Rasmussen and Williams (2006). All factors are updated
+at once, with damping. The evidence is computed from its definition, with one Gaussian normaliser for each factor.
 """
 
 from typing import NamedTuple

@@ -1,15 +1,16 @@
 """Gibbs sampling of the augmented multinomial probit model at fixed covariance, exact up to Monte Carlo error.
 
-The utilities are v_ij = f_ij + e_ij with e ~ N(0, 1), and y_i is the class of the largest (Girolami and Rogers 2006,
-appendix D). Given f the utilities of a point are drawn jointly and exactly from the truncated cone:
+The utilities are v_ij = f_ij + e_ij with e ~ N(0, 1), and y_i is the class of the largest utility (Girolami and Rogers
+2006, appendix D). Given f, the utilities of a point are drawn jointly and exactly from the truncated cone:
 
-* u = v_y - f_y has density proportional to phi(u) prod_{j != y} Phi(u + f_y - f_j). Its logarithm h has h'' <= -1, so
-  for any point t it lies below the tangent parabola h(t) + h'(t)^2 / 2 - (u - t - h'(t))^2 / 2: propose from
-  N(t + h'(t), 1) and accept with the ratio. With t near the mode the acceptance rate is at least about 1/sqrt(c).
-* given u, each v_j is N(f_j, 1) truncated to lie below f_y + u.
+* The variable u = v_y − f_y has a density proportional to φ(u) ∏_{j≠y} Φ(u + f_y − f_j). Its logarithm h has h″ ≤ −1.
+  For any point t, h is therefore below the tangent parabola h(t) + h′(t)² / 2 − (u − t − h′(t))² / 2. A proposal from
+  N(t + h′(t), 1) is accepted with the ratio of the two functions. With t near the mode, the acceptance rate is at least
+  about 1/√c.
+* Given u, each v_j is N(f_j, 1), truncated to values below f_y + u.
 
-Given v, each class of f is Gaussian: mean m + G (v - m) and covariance K - G K with G = K (K + I)^-1. The averages
-are Rao-Blackwellised over that last step.
+Given v, each class of f is Gaussian, with mean m + G (v − m), covariance K − G K and G = K (K + I)⁻¹. Averages use
+these conditional moments in place of draws (Rao-Blackwellisation).
 """
 
 from __future__ import annotations

@@ -1,42 +1,40 @@
 """Class-independent EP for the multinomial probit (IEP, QIEP), with dense linear algebra, without regard to speed.
 
-IEP (Riihimäki, Jylänki and Vehtari 2013, sections 3.1 and 3.2.2) has no posterior dependencies between the classes:
-prior and sites are independent over classes, and so is the posterior.
+In IEP (Riihimäki, Jylänki and Vehtari 2013, sections 3.1 and 3.2.2) prior, sites and posterior are independent over
+classes. The symbols of the algorithm are:
 
-Site of f_i        exp(nu_i' f_i - f_i' diag(pi_i) f_i / 2), one precision and location for each class and point.
-Cavity             scalar for each class: 1/v_cav = 1/v - pi, m_cav = v_cav (m/v - nu), with m, v the posterior's
-                   marginal moments of f_ik. The cavity of f_i is N(m_cav, diag(v_cav)).
-Tilted             N(f_i | m_cav, diag(v_cav)) p(y_i | f_i) / Zhat_i. Its classes are dependent.
-Moments matched    mean and variance of each f_ik under the tilted distribution: "matching the i'th marginal covariance
-                   with diag(diag(Sigma_hat_i)), and the corresponding mean with mu_hat_i" (end of section 3.2.2). This
-                   minimises KL(tilted | q) over Gaussians with diagonal covariance: EP in that family.
-Site update        pi = 1/v_hat - 1/v_cav, nu = m_hat/v_hat - m_cav/v_cav. Damping acts on these natural parameters
-                   (section 5.4). Tilted variances are no larger than the cavity's, so pi >= 0.
-Evidence           equation (28) with diagonal sites. Zhat_i enters by its logarithm, the rest is Gaussian:
+Site of f_i        exp(ν_iᵀf_i − f_iᵀ diag(π_i) f_i / 2), one precision π and one location ν for each class and point.
+Cavity             for each class 1/v_cav = 1/v − π and m_cav = v_cav (m/v − ν), where f_ik has the posterior moments
+                   m and v. The cavity of f_i is N(m_cav, diag(v_cav)).
+Tilted             N(f_i | m_cav, diag(v_cav)) p(y_i | f_i) / Ẑ_i. Its classes are dependent.
+Moments matched    mean m̂ and variance v̂ of each f_ik under the tilted distribution (section 3.2.2). They minimise
+                   KL(tilted ‖ q) over Gaussians q with diagonal covariance.
+Site update        π = 1/v̂ − 1/v_cav, ν = m̂/v̂ − m_cav/v_cav, with damping of these natural parameters (section 5.4).
+                   Tilted variances are at most cavity variances, so π ≥ 0.
+Evidence           equation (28) with diagonal sites and the logarithms of Ẑ_i:
 
-    log Z = sum_k [(nu_k' mu_k + b_k' m_k) / 2 - log|I + D_k^(1/2) K_k D_k^(1/2)| / 2] + sum_i log Zhat_i
-            + sum_ik [m_cav^2/v_cav + log v_cav - mu^2/v - log v] / 2,    b = nu - pi mu = K^-1 (mu - m).
+    log Z = Σ_k [(ν_kᵀμ_k + b_kᵀm_k) / 2 − log|I + D_k^½ K_k D_k^½| / 2] + Σ_i log Ẑ_i
+            + Σ_ik [m_cav²/v_cav + log v_cav − μ²/v − log v] / 2,    b = ν − πμ = K⁻¹ (μ − m).
 
-At a fixed point only the explicit dependence on the prior is left: d log Z / dK_k = (b_k b_k' - B_k) / 2 with
-B_k = D_k^(1/2) (I + D_k^(1/2) K_k D_k^(1/2))^-1 D_k^(1/2), and d log Z / dm_k = b_k.
+In this formula μ is the posterior mean, m_k the prior mean, and D_k = diag(π_k). At a fixed point, the derivatives are
+d log Z / dK_k = (b_k b_kᵀ − B_k) / 2 with B_k = D_k^½ (I + D_k^½ K_k D_k^½)⁻¹ D_k^½, and d log Z / dm_k = b_k.
 
 The two variants differ in the computation of tilted moments:
 
-* "inner_ep": by the inner EP of appendix A, run to convergence with a diagonal cavity covariance: the paper's IEP. Its
-  sites alpha, beta only serve the moments; their fixed point given the cavity is unique, and where they are started
-  does not matter at a fixed point of the whole.
-* "quadrature": exactly. This is QIEP, for which Seeger, Lawrence and Herbrich (2006) need 2c - 1 one-dimensional
-  integrals (Zhat, mean and variance of each other class) and two two-dimensional ones (mean and variance of class y),
-  and Girolami and Zhong (2007) 2c + 1 two-dimensional ones; the fixed point is the same, up to their nodes.
+* "inner_ep": by inner EP of appendix A with a diagonal cavity covariance, as in the paper. The sites α, β of inner EP
+  only serve the moments. Their fixed point for a cavity is unique, so their start does not change the result.
+* "quadrature": exactly (QIEP). Seeger, Lawrence and Herbrich (2006) need 2c − 1 one-dimensional integrals and two
+  two-dimensional integrals. Girolami and Zhong (2007) need 2c + 1 two-dimensional integrals. The fixed point is the
+  same, up to errors of quadrature.
 
-One-dimensional integrals suffice for all of them. With utilities v_k = f_k + e_k, e ~ N(0, I), p(y | f) is the
-probability that v_y is the largest, and under the cavity the v_k are independent N(m_cav, s_k^2), s_k^2 = 1 + v_cav.
+One-dimensional integrals suffice for all moments. With utilities v_k = f_k + e_k, e ~ N(0, I), p(y | f) is the
+probability that v_y is the largest. Under the cavity the utilities are independent N(m_cav, s_k²), s_k² = 1 + v_cav.
 With t = v_y,
 
-    Zhat = int N(t | m_y, s_y^2) prod_{j != y} Phi((t - m_j) / s_j) dt,
+    Ẑ = ∫ N(t | m_y, s_y²) ∏_{j≠y} Φ((t − m_j) / s_j) dt.
 
-given t each other v_j is a Gaussian truncated to v_j < t, and f_k given v_k is Gaussian with mean
-m_k + (v_cav / s_k^2) (v_k - m_k) and variance v_cav / s_k^2.
+Given t, each other utility is a Gaussian truncated to v_j < t. Given v_k, f_k is Gaussian with mean
+m_k + (v_cav / s_k²) (v_k − m_k) and variance v_cav / s_k².
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Leave-one-out predictive densities by slow methods: refits without each point, and exact sampling.
 
-They are for the multinomial probit at a fixed prior covariance. Gibbs sampling draws the utilities v of all points.
-Given the utilities of all other points, the latent values and the label of a point are integrated out: v_i given v_-i
-is Gaussian with the leave-one-out moments of v ~ N(m, K + I), and p(y_i | v_-i) is the probability that its y_i-th
-entry is the largest. By 1 / p(y_i | y_-i) = E[1 / p(y_i | v_-i) | y], importance sampling of these densities has far
-smaller weights than importance sampling of p(y_i | f_i).
+The functions are for the multinomial probit at a fixed prior covariance. Gibbs sampling draws the utilities v of all
+points. Given the utilities v_-i of all other points, the latent values and the label of point i are integrated out. The
+conditional distribution of v_i has the leave-one-out moments of v ~ N(m, K + I). The probability p(y_i | v_-i) is the
+probability that entry y_i of v_i is the largest. The estimate uses 1 / p(y_i | y_-i) = E[1 / p(y_i | v_-i) | y]. Its
+weights vary far less than the weights 1 / p(y_i | f_i).
 """
 
 from __future__ import annotations

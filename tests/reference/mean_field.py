@@ -1,8 +1,8 @@
 """The mean field of latent values and hyperparameters on a grid, and by the dense loop of Girolami and Rogers.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006), sections 4.3 and 4.4 and appendix A.3. The trace of the exact mean field is optional. The weights
-of the loop are those of the authors' program, whose R version is vbmp (Lama and Girolami, Bioconductor).
+Computation 18 (2006), sections 4.3 and 4.4 and appendix A.3. The trace term of the exact mean field is optional. The
+loop has the weights of the authors' program, of which the R version is vbmp (Lama and Girolami, Bioconductor).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""EP with coupled sites by quadrature, dense: section 3.3 of the nested EP paper, plain damped updates.
+"""Dense EP with coupled sites by quadrature: section 3.3 of the nested EP paper, by plain damped updates.
 
-Λ is Σ̂_g⁻¹ − Σ_g⁻¹, full or its diagonal, and ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21). The site of f is
-the site of g with u integrated out, up to a constant. The evidence is equation (28).
+The paper is Riihimäki, Jylänki and Vehtari (2013). Sites are exp(ξᵀg − gᵀΛg / 2), g_j = f_y − f_j + u. The cavity of g
+is N(μ_g, Σ_g), and the tilted moments are μ̂_g and Σ̂_g. The precision Λ is Σ̂_g⁻¹ − Σ_g⁻¹, full or its diagonal, and
+ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21). The site of f is the site of g with u integrated out, up to a
+constant. The evidence is equation (28).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Averages of a likelihood p of one latent value over N(f | m, v): h = log E p(f) and g = E log p(f), in many digits.
 
-The trapezoid rule is in z, or for a wide normal density in τ with f = 3 sinh τ. Derivatives of h are cumulants of f
-under N(f) p(f). Derivatives of g are integrals of log p times derivatives of the normal density. The number of digits
-covers the cancellation.
+The trapezoid rule has nodes in the standardised f, or for a wide normal density in τ with f = 3 sinh τ. Derivatives of
+h are cumulants of f under N(f) p(f). Derivatives of g are integrals of log p times derivatives of the normal density.
+The number of digits exceeds the digits lost by cancellation.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Tilted distributions of a softmax by brute force, and the closest coupled sites by SciPy's minimiser.
 
-Seeger and Jordan (2004), section 4.3. Sites have precisions Π = diag π − ππᵀ/1ᵀπ. The smallest divergence KL(tilted ‖
-Gaussian) is where −log|A⁻¹ + Π| + tr ÂΠ is smallest, with A and Â the covariances of cavity and tilted distribution.
-Differences are x = D f, f_y − f_j for j ≠ y.
+Sites have the precisions Π = diag π − ππᵀ/1ᵀπ (Seeger and Jordan 2004, section 4.3). Let A and Â be the covariances of
+the cavity and of the tilted distribution. The divergence KL(tilted ‖ Gaussian) is smallest if −log|A⁻¹ + Π| + tr ÂΠ is
+smallest. Differences of latent values are x = D f, with entries f_y − f_j for j ≠ y.
 """
 
 from __future__ import annotations

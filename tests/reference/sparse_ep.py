@@ -1,21 +1,24 @@
 """EP with inducing inputs by the formulas of the paper, for the inducing values, with dense matrices.
 
-Villacampa-Calvo and Hernández-Lobato (2017), sections 2.1 and 2.2, with the unit noise of the multinomial probit. Class
-k has inducing values u^k ~ N(0, K_k) at its own inducing inputs. At an input x_i its projection is x_i^k = υᵀu^k,
-υ = K_k⁻¹ k_i, and the latent value f_i^k = m_i^k + x_i^k + e, e ~ N(0, κ_i − k_iᵀ υ), independent between points (4,
-5).
+Source: Villacampa-Calvo and Hernández-Lobato (2017), sections 2.1 and 2.2, with the unit noise of the multinomial
+probit. Numbers in brackets are equations of this paper. Class k has inducing values uᵏ ~ N(0, K_k) at its own inducing
+inputs. Let k_i be the prior covariances of uᵏ with the latent value at input x_i, and κ_i the prior variance there. The
+projection is x_iᵏ = υᵀuᵏ with υ = K_k⁻¹ k_i. The latent value is f_iᵏ = m_iᵏ + x_iᵏ + e. The residuals e ~ N(0,
+κ_i − k_iᵀυ) are independent between points (4, 5).
 
-Every factor is approximated by Gaussians exp(ν υᵀu − t (υᵀu)² / 2), one for each class that it depends on (8):
+A factor is approximated by Gaussians exp(ν υᵀu − t (υᵀu)² / 2), one for each class that the factor depends on (8):
 
-* "pairwise": φ_ik = Φ((f_i^y − f_i^k) / √2), k ≠ y, with the e's integrated out (6).
-* "quadrature": φ_i = p(y_i | f_i) as it is, with the e's integrated out (3).
+* "pairwise": φ_ik = Φ((f_iʸ − f_iᵏ) / √2) for k ≠ y, with the residuals integrated out (6).
+* "quadrature": φ_i = p(y_i | f_i), with the residuals integrated out (3).
 
-An update divides q by the Gaussians of a factor (subtraction of natural parameters, M × M matrices). Quadrature returns
-mean and variance of the projections under cavity times factor. The moments of u^k follow, since u^k depends on the
-factor only by its projection. Division by the cavity gives new Gaussians. All factors are updated at once, and damped.
+An update divides q by the Gaussians of a factor: natural parameters, M × M matrices, are subtracted. Quadrature
+computes the mean and variance of the projections under cavity times factor. The factor depends on uᵏ only through the
+projection, so the moments of uᵏ follow. Division by the cavity gives the new Gaussians. All factors are updated at
+once, with damping.
 
-log Z_q = g(q) − g(prior) + Σ_factors [log Z + g(cavity) − g(q)], g the log normaliser of a Gaussian in its natural
-parameters, summed over classes (9).
+Let g be the log normaliser of a Gaussian with given natural parameters, summed over classes. The evidence is
+
+    log Z_q = g(q) − g(prior) + Σ_factors [log Z + g(cavity) − g(q)]                                      (9).
 """
 
 from __future__ import annotations

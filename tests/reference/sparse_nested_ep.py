@@ -1,14 +1,17 @@
 """Nested EP with inducing values, by one dense Gaussian of all variables.
 
-Function k has inducing values u^k ~ N(0, K_k), and at an input x_i the projection υᵀu^k, υ = K_k⁻¹ k_i. Its latent
-value is m_i^k plus the projection plus e, e ~ N(0, r), r = κ_i − k_iᵀυ (FITC), so that its utility has noise of
-variance s = 1 + r around the projection. The class y has the largest utility: with t_i ~ N(0, s_y), the noise of class
-y, the factors of a point are ∏_{j≠y} Φ(g_j / √s_j), g_j = m^y − m^j + υ^yᵀu^y − υ^jᵀu^j + t_i.
+Function k has inducing values uᵏ ~ N(0, K_k). At input x_i its projection is υᵀuᵏ with υ = K_k⁻¹ k_i, where k_i are the
+prior covariances with uᵏ. Its latent value is m_iᵏ plus the projection plus a residual e ~ N(0, r), r = κ_i − k_iᵀυ,
+with the prior variance κ_i (FITC). So the utility has noise of variance s = 1 + r around the projection. Class y has
+the largest utility. With t_i ~ N(0, s_y), the noise of class y, the factors of a point are
 
-All u^k and t_i are one vector of cM + n numbers with a normal prior, each g_j a constant and a linear function of it,
-and its factor gets a scalar site exp(βg − αg²/2). EP on these: cavities by removal of one site's natural parameters
-from the whole Gaussian, tilted moments in closed form (Rasmussen and Williams 2006, section 3.9), damped, all sites at
-once. The evidence is that of EP in any model, log ∫ prior · sites + Σ (log Ẑ − log ∫ cavity · site).
+    ∏_{j≠y} Φ(g_j / √s_j),   g_j = mʸ − mʲ + υʸᵀuʸ − υʲᵀuʲ + t_i.
+
+All uᵏ and t_i form one vector of cM + n numbers with a normal prior. Each g_j is an affine function of this vector, and
+its factor has a scalar site exp(β g − α g² / 2). A cavity is the whole Gaussian without the natural parameters of one
+site. Tilted moments have a closed form (Rasmussen and Williams 2006, section 3.9). All sites are updated at once, with
+damping. The evidence is log ∫ prior · sites + Σ (log Ẑ − log ∫ cavity · site), with the normalisers Ẑ of the tilted
+distributions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Results of slow references that never change, stored in `numbers.json`, and the command that makes them.
 
-cd tests STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks fits kernels likelihoods
-reference samplers
+The following command computes the values that tests use and the file lacks, and adds them to the file:
 
-computes the values that tests use and the file lacks, and adds them. To make the file anew, delete it first. Without
-the variable, a missing value is computed in each run.
+    cd tests
+    export STORE_NUMBERS=1
+    ../.venv/bin/python -m pytest -m "" approximations checks fits kernels likelihoods reference samplers
+
+To make the whole file again, delete the file first. Without the variable, each run computes missing values again.
 """
 
 import atexit

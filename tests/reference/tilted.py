@@ -1,6 +1,7 @@
 """Tilted distributions of one point by brute force: N(f | μ, Σ) p(y | f) over grids and product rules.
 
-g_j = f_y − f_j + u, j ≠ y, is N(Bᵀμ, BᵀΣB + 11ᵀ) under the cavity, and the likelihood is E_u ∏ Φ(g_j).
+Under the cavity N(μ, Σ), the variables g_j = f_y − f_j + u, j ≠ y, u ~ N(0, 1), are N(Bᵀμ, BᵀΣB + 11ᵀ). Column
+j of B is the contrast f_y − f_j. The likelihood is E_u ∏ Φ(g_j).
 """
 
 from __future__ import annotations

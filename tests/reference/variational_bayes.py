@@ -1,8 +1,8 @@
 """Variational Bayes for the multinomial probit by dense algebra, as the fixed point of the paper's iteration.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006). Equation numbers refer to it. Prior means, which are zero in the paper, are subtracted
-throughout. The expectations over u are Gauss-Legendre sums about the mode of the integrand.
+Computation 18 (2006). Numbers of equations are numbers in this paper. Prior means are zero in the paper, and are
+subtracted here. The expectations over u ~ N(0, 1) are Gauss-Legendre sums about the mode of the integrand.
 """
 
 from __future__ import annotations
