@@ -60,16 +60,16 @@ _PARAMETERS = """\
 parameters : array (p, n), optional
     Parameters of the likelihood at each point, in addition to latent values. The rows are:
     {rows}. An offset is the logarithm of an exposure. The bounds lower and upper
-    are those of a censored observation; they are infinite for an uncensored one.
+    limit a censored observation, and are infinite for an uncensored observation.
 """
 _RAISES = """\
 Raises
 ------
 ValueError
     If shapes do not agree, numbers are not finite, or labels are not classes. If the method does not fit the
-    likelihood, or an option has a value that makes no sense.
+    likelihood, or the value of an option is outside its limits.
 TypeError
-    If an option is not one of the method's.
+    If the method does not have an option.
 """
 
 

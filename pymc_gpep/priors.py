@@ -61,7 +61,7 @@ def default_priors(
         raise ValueError(f"X must be finite, but has {np.count_nonzero(~np.isfinite(inputs))} values that are not.")
     spread = inputs.std(axis=0)
     if not spread.any():
-        raise ValueError("X does not vary, so that it suggests no length scale.")
+        raise ValueError("All rows of X are equal, so X suggests no length scale.")
     d = spread.size
     overall = np.sqrt((spread**2).sum())
     # The length scale of a constant input has no effect.

@@ -1,6 +1,6 @@
-"""Only one of the processes that run tests, experiments and pages compiles a kernel; all other processes wait.
+"""Lock for the compilation of a kernel: one process of tests, experiments or pages compiles, and the others wait.
 
-Without this, two processes would each compile most kernels in a first run.
+Without the lock, two processes would each compile most kernels in a first run.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Budget of the tests: processor seconds of each folder, and the largest share of the total for a folder.
 
-Shares vary less between machines than seconds. They differ between a first run, which compiles kernels, and later runs.
-A stated share holds for both. It holds for the tests of `make test`. Other selections of tests, such as `make
-test-slow`, have no budget.
+Shares vary less between machines than seconds. A first run compiles kernels, so its shares differ from later shares. A
+stated share holds for first and later runs of `make test`. Other selections of tests, such as `make test-slow`, have no
+budget.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Tests run in short-lived processes, which end before they use much memory.
 
-Graphs of tests have reference cycles. Collecting them takes an eighth of the time of all tests, and memory of a
-kernel's compiler is never returned. The end of a process frees both at once.
+Graphs of tests have reference cycles. Collecting these cycles takes an eighth of the time of all tests, and a compiler
+of kernels never frees its memory. The end of a process frees graphs and compiler at once.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Small models whose latent functions are sums of effects, written as users write them."""
+"""Small models of sums of effects, in the form that users write."""
 
 from collections.abc import Callable
 

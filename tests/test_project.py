@@ -472,7 +472,7 @@ def test_package_reads_no_wall_clock():
     assert [each for each in found if each.startswith("pymc_gpep/")] == []
 
 
-def test_version_is_stated_once():
+def test_version_is_stated_in_a_single_file():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert len(matches(re.escape(version))) == 1
 
@@ -522,14 +522,14 @@ def test_make_uses_the_first_python_that_is_recent_enough(machine):
     assert (result.returncode, result.stdout) == (0, "python3.12\n")
 
 
-def test_make_names_a_python_that_is_too_old(machine):
+def test_make_reports_a_python_that_is_too_old(machine):
     result = machine(python3="3.11")
     assert result.returncode != 0
     assert "No suitable Python: one of 3.14 3.13 3.12 is needed" in result.stderr
     assert "python3 is Python 3.11\n" in result.stderr
 
 
-def test_make_names_missing_python(machine):
+def test_make_reports_a_missing_python(machine):
     result = machine()
     assert result.returncode != 0
     assert "these run:\n  none\n" in result.stderr

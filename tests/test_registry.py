@@ -196,7 +196,7 @@ def test_messages_list_registered_methods():
     with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
         pm.fit(method="cautios_ep")
     problem = [[1.0]], [[0.0]], [0]
-    with pytest.raises(ValueError, match=r"which these methods support: .*'cautious_ep'"):
+    with pytest.raises(ValueError, match=r"Methods for this likelihood are .*'cautious_ep'"):
         gpep.methods.nested_ep(*problem, "probit")
     gpep.register("likelihood", LogLog())
     with pytest.raises(ValueError, match="Did you mean 'log_log'"):

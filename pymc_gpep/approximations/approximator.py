@@ -187,7 +187,7 @@ class Approximator(ABC):
         begin = self.cold(*prior.shape, form=prior_type)
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
-                raise ValueError(f"start must be {begin.size} finite numbers: solution.start of the same size.")
+                raise ValueError(f"start must be {begin.size} finite numbers, as in solution.start.")
             begin[:] = start
         outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior_type)
         return Solution(
@@ -264,8 +264,8 @@ class Approximator(ABC):
         likelihood = likelihood.given(parameters) if parameters.size else likelihood
         if likelihood.has_parameters and not likelihood.parameters.size:
             raise ValueError(
-                f"The likelihood {likelihood.name!r} has parameters, an array (p, n) with these rows: "
-                f"{', '.join(likelihood.rows)}. Pass them as parameters=..."
+                f"The likelihood {likelihood.name!r} needs parameters=..., an array (p, n) with these rows: "
+                f"{', '.join(likelihood.rows)}."
             )
         return likelihood
 
@@ -292,8 +292,8 @@ class Approximator(ABC):
         """
         if self.whole_factors:
             raise TypeError(
-                f"The evidence of {self.name} {self.whole_factors} has no correction. Each of its factors depends on "
-                "several numbers, and the correction needs factors of a single number."
+                f"The evidence of {self.name} {self.whole_factors} has no correction. The correction needs factors "
+                "that depend on one number, and these factors depend on several numbers."
             )
         raise TypeError(
             f"The evidence of {self.name} has no correction: the correction is for expectation propagation. "

@@ -1,10 +1,10 @@
 """Expectation propagation for a likelihood of one latent function (Minka 2001; Opper and Winther 2000, as TAP).
 
-The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b. Here m and v are the posterior moments
-and b the weights. This expression avoids cancellation. Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. The tilted mean is
-μ + D h′ and the tilted variance D + D² h″. So the new site has the precision γ / (1 − Dγ) with γ = −h″, and the slope
-h′ at the tilted mean. If a likelihood is not log-concave, γ may be negative: an outlier under heavy tails has a site of
-negative precision. With sites scaled to be 1 at m, the evidence is
+A point has the posterior mean m and variance v, a site of precision π, and the weight b, an entry of K⁻¹(m − m₀). Its
+cavity has the variance D = v / (1 − πv) and the mean μ = m − D b. With h(μ, D) = log ∫ p(y | f) N(f | μ, D) df, the
+tilted mean is μ + D h′ and the tilted variance D + D² h″. So the new site has the precision γ / (1 − Dγ), γ = −h″, and
+the slope h′ at the tilted mean. If a likelihood is not log-concave, γ may be negative: an outlier under heavy tails has
+a site of negative precision. With sites scaled to be 1 at m, and A = I + diag(π) K, the evidence is
 
     Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
 

@@ -11,8 +11,8 @@ differs from the mean if the posterior is skewed. The corrected mean is the mode
 of ℓ over N(m, v) at Laplace's variances v. Among Gaussians with these variances, it is the mean with the smallest KL
 divergence (van Niekerk and Rue 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
 
-For one function `fixed_cavity` is Laplace's method and naive TAP, in the symbols of `pymc_gpep.solvers.newton`.
-The posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
+For one function `fixed_cavity` is Laplace's method and naive TAP. The symbols h, D, b and W are defined in
+`pymc_gpep.solvers.newton`. The posterior is N(f, V) with V = (K⁻¹ + W)⁻¹. With A = I + WK and B = A⁻¹ W the evidence
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 

@@ -210,8 +210,8 @@ def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likeli
     effects = likelihood.effects
     kept = f" Or keep the effects with non-normal priors at their maximum: hyperparameters={effects}." * bool(effects)
     return (
-        f"method {method!r} supports these likelihoods: {theirs}. The likelihood of the model is {likelihood.name}, "
-        f"which these methods support: {', '.join(map(repr, names))}.{kept}{likelihood.refused}"
+        f"method {method!r} supports these likelihoods: {theirs}. The likelihood of the model is {likelihood.name}. "
+        f"Methods for this likelihood are {', '.join(map(repr, names))}.{kept}{likelihood.refused}"
     )
 
 
@@ -233,6 +233,7 @@ def with_options[A: _Options](
         if elsewhere:
             ways = ["'sparse_ep' uses inducing inputs or batches"]
             ways += [f"{other.name!r} by {other.by}" for other in FURTHER_METHODS]
-            advice += f" Other methods take {', '.join(elsewhere)}: {', '.join(ways)}."
-        raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.{advice}")
+            advice += f" Other methods support {', '.join(elsewhere)}: {', '.join(ways)}."
+        listed = ", ".join(known)
+        raise TypeError(f"{kind.name} has no option {', '.join(unknown)}. Options: {listed}{besides}.{advice}")
     return kind(**plain(options))

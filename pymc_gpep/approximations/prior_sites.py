@@ -1,4 +1,4 @@
-"""Leave-one-out with prior factors, whose sites change when a row is left out.
+"""Leave-one-out of rows, with an update of the sites of prior factors.
 
 The site of a prior factor p(u) approximates p(u) near the posterior of u. If a row of an effect with few rows is left
 out, the posterior moves. EP then updates the sites of the effects of the row, with all other sites fixed. Let q₋ be the

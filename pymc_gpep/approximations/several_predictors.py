@@ -1,8 +1,7 @@
-"""Laplace's method, EP and KL for rows of several linear predictors, whose curvature may have any sign.
+"""Laplace's method, EP and KL for rows of several linear predictors, with curvatures of any sign.
 
-A Newton step uses the exact curvature W. If the posterior with W is not proper, the step uses absolute eigenvalues of
-W. The final step, at the mode, uses W. The evidence has the derivatives of `pymc_gpep.solvers.newton`, with blocks in
-place of numbers.
+A Newton step uses the exact curvature W, or its absolute eigenvalues if the posterior with W is not proper. At the mode
+it uses W. The evidence has the derivatives of `pymc_gpep.approximations.laplace`, with blocks in place of numbers.
 
 The means may be corrected as for one latent function (`pymc_gpep.approximations.laplace`): `smoothed_mean` averages the
 log density over the covariances of the rows.

@@ -204,7 +204,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
     if name not in fitting:
         known = " and ".join(map(repr, fitting))
         raise ValueError(
-            f"sites is {name!r}, but with inducing inputs EP of a {likelihood.name} likelihood has {known}."
+            f"sites is {name!r}, but EP of a {likelihood.name} likelihood with inducing inputs supports {known}."
             f"{did_you_mean([name], fitting)}"
         )
     return fitting[name]()

@@ -326,7 +326,7 @@ class SparseApproximation(ABC):
         sites = np.zeros((2, *points.shape))
         if start is not None:
             if np.size(start) != sites.size or not np.isfinite(start).all():
-                raise ValueError(f"start must be {sites.size} finite numbers: solution.start of the same size.")
+                raise ValueError(f"start must be {sites.size} finite numbers, as in solution.start.")
             sites[:] = np.reshape(start, sites.shape)
         history, features, posterior = History(self.max_iterations), None, None
         found = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme)

@@ -61,7 +61,7 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
     if terms is None:
         raise ValueError(
             "A variational bound needs the average of the log likelihood over independent latent values. A "
-            f"{likelihood.name} likelihood does not define it. Use another method, such as {likelihood.method!r}."
+            f"{likelihood.name} likelihood has no such average. Use another method, such as {likelihood.method!r}."
         )
     if likelihood.offers(PointAverage):
         check_label_noise(likelihood)

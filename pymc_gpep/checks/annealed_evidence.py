@@ -350,7 +350,7 @@ def _warn_unless_reliable(result: AnnealedEvidence) -> None:
     if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
         found = "a few runs have nearly all the weight"
     elif apart > _APART * np.hypot(result.standard_error, result.thermodynamic_error):
-        found = "its two estimates differ by more than their standard errors allow: runs lag behind the temperatures"
+        found = "its two estimates differ by far more than their standard errors, since runs lag behind temperatures"
     if found:
         other = "" if result.start == "prior" else f", or another start, since {result.start!r} may be too narrow"
         warn(f"{result} is not reliable: {found}. Use more temperatures or sweeps{other}.")

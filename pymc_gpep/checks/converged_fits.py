@@ -53,8 +53,8 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
         return ""
     rows = rows if groups is None else np.flatnonzero(np.isin(groups.of, rows))
     return (
-        f"EP converged to one of several modes, with a log evidence of {solution.evidence:.2f}. If it starts with the "
-        f"sites of outliers ({few_of(rows)}), it converges to another mode, with a log evidence of "
+        f"EP converged to one of several modes, with a log evidence of {solution.evidence:.2f}. From the sites of "
+        f"outliers ({few_of(rows)}), EP converges to another mode, with a log evidence of "
         f"{other.evidence:.2f}. The fit has only the moments of the first mode. Use several chains of pm.sample, or a "
         "prior that excludes a mode."
     )
@@ -128,9 +128,9 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
         return ""
     doubt = " Or the bound of this method is far below the evidence: try method='ep' or 'nested_ep'."
     return (
-        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and that of the class "
-        f"frequencies alone is {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the inputs do not predict "
-        f"the labels with this covariance function.{doubt if approximator.bounds else ''}"
+        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and the log probability of "
+        f"labels by class frequencies is {constant:.2f}. {reason or _OF_A_SIZE} If this does not help, the inputs do "
+        f"not predict the labels with this covariance function.{doubt if approximator.bounds else ''}"
     )
 
 

@@ -86,8 +86,8 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
     size = solution.mean.size
     if size > max_size:
         raise ValueError(
-            f"There are {size} latent values, and the correction needs matrices of about that size. Allow it with "
-            f"max_size={size} (now {max_size})."
+            f"The correction needs matrices of about {size} rows, the number of latent values. Allow matrices of this "
+            f"size with max_size={size} (now {max_size})."
         )
     factors = approximator.tilted_factors(solution)
     parts = factors.two_loops

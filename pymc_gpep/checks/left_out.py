@@ -1,8 +1,8 @@
 """Leave-one-out cross-validation without draws, by rows and by groups of rows.
 
 Latent values f = μ + R ε of the rows of a group have the posterior q = N(μ, R Rᵀ). It is the normalised product of the
-sites exp(νᵀf − ½ fᵀΠf) of these rows and of q₋, the posterior given the labels of all other groups. With b = ν − Πμ and
-E = I − RᵀΠR
+sites exp(νᵀf − ½ fᵀΠf) of these rows and of q₋, the posterior given the labels of all other groups. With b = ν − Πμ,
+E = I − RᵀΠR, and the labels y_I of the group
 
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 

@@ -149,7 +149,7 @@ def _values_by_variable(
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:
-        raise ValueError(f"values is empty. Give it values of hyperparameters; the model has {listed}.")
+        raise ValueError(f"values is empty. Give values of hyperparameters. The model has {listed}.")
     if unknown := [name for name in (*axes, *(at or {})) if name not in known]:
         raise ValueError(
             f"values names {', '.join(map(repr, unknown))}, but the hyperparameters of the model are: {listed}."

@@ -111,7 +111,7 @@ class DrawnSum:
                 return self._by_function(function(*values, *new.values(m)), m)
             except (ValueError, IndexError) as error:
                 behind = [v.name for v in prior.model.data_vars if v in ancestors([argument]) and v.name not in there]
-                more = f" It depends on {', '.join(map(repr, behind))} as well." if behind else ""
+                more = f" Give {', '.join(map(repr, behind))} as well." if behind else ""
                 raise ValueError(
                     f"The argument of the likelihood cannot be computed at {m} new rows from the data given.{more}"
                 ) from error

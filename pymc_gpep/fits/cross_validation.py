@@ -134,7 +134,7 @@ def loo(
     if groups is not None:
         if pit or response:
             asked = "pit=True" if pit else "response=..."
-            raise TypeError(f"{asked} is for rows that are left out one by one. Leave groups out.")
+            raise TypeError(f"{asked} applies to rows that are left out one by one. Remove groups=...")
         return _groups_left_out(fit, groups, gp, refit_above, draws, tolerance, progressbar)
     if refit_above < np.inf:
         fit.log_posterior.check_joint("loo(refit_above=...)")
@@ -271,7 +271,7 @@ def _groups_left_out(
 ) -> "LeaveOneOut":
     fit.log_posterior.check_joint("loo(groups=...)")
     if refit_above < np.inf:
-        raise ValueError("refit_above is for rows, and groups are not fitted again. Leave refit_above or groups out.")
+        raise ValueError("refit_above applies to single rows, not to groups. Remove refit_above or groups=...")
     check_whole("draws", draws, 100)
     from pymc_gpep.checks.left_out import groups_summed_up  # This slow import loads ArviZ.
 
@@ -345,7 +345,7 @@ def _groups_of_rows(
     given = np.concatenate([_labels_at(part, by_name[part.response], data) for part in classifier.each])
     # NaN differs from itself.
     if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:
-        raise ValueError(f"groups has no label for {len(unknown)} rows, the first of which is {unknown[0]}.")
+        raise ValueError(f"groups has no label for {len(unknown)} rows. The first is row {unknown[0]}.")
     along = len(by_name) == 1 and classifier.axes is not None and name in classifier.axes.dims
     # Labels of a dim stay in the order of the dim. Other labels are sorted.
     place, found = pd.factorize(given, sort=not along)
@@ -361,7 +361,7 @@ def _labels_at(classifier: GPClassifier, groups: ArrayLike | str, data: Mapping[
     given = given.ravel() if classifier.axes is not None and given.shape == classifier.axes.shape else given
     n, rows = classifier.rows.stop - classifier.rows.start, classifier.n_rows
     if given.shape not in ((n,), (rows,)):
-        raise ValueError(f"groups must be a label for each of {rows} rows, ({rows},), but has the shape {given.shape}.")
+        raise ValueError(f"groups must have a label for each of {rows} rows, but has the shape {given.shape}.")
     return given[classifier.missing.fitted] if classifier.missing is not None and given.shape == (rows,) else given
 
 

@@ -99,7 +99,7 @@ def effects(
     fit.log_posterior.check_effects("effects")
     names = [names] if isinstance(names, str) else list(names)
     if not names:
-        raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
+        raise ValueError("effects needs the name of a variable of the model. effects() returns all variables.")
     if Xnew is None and not data:
         mixture, heaviest = mixture_of(hyper, entries_of(hyper, names), only_far=True)
         _warn_of_likes(classifier, heaviest.joint, sources_of_effects(classifier, names))

@@ -292,8 +292,8 @@ class Fitted(SingleGroupApproximation):
     def _tails(self) -> str:
         """Sentences on scale parameters if their posterior has no variance, or no mean; or an empty text."""
         return " ".join(
-            f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and the effects that "
-            "scale with it. The prior is flat, and the data hardly limit large values."
+            f"No {'' if tail.moments else 'mean or '}variance of {', '.join(tail.names)} and of effects of this scale: "
+            "the prior of the scale is flat, and the data hardly limit large values."
             for tail in self.hyper_posterior.tails
         )
 

@@ -161,13 +161,13 @@ def _check_tree(tree: object) -> None:
         raise TypeError(f"tree must be a DataTree, for example arviz.from_netcdf(file), not a {type(tree).__name__}.")
     if "approximation" not in tree.attrs:
         raise ValueError(
-            f"This DataTree is not a fit: it has the groups {', '.join(tree.children) or 'none'}. fit.to_datatree() "
-            "makes one; draws alone cannot be turned into a fit."
+            f"This DataTree is not a fit: it has the groups {', '.join(tree.children) or 'none'}. Load the "
+            "result of fit.to_datatree(). Draws alone do not contain a fit."
         )
     if (was := tree.attrs.get("format", 1)) != FORMAT:
         raise ValueError(
             f"This fit was written in format {was}, by version {tree.attrs.get('pymc_gpep_version', 'unknown')}, and "
-            f"this version reads format {FORMAT} only. Fit again, or read it with that version."
+            f"this version reads format {FORMAT} only. Fit the model again, or load the file with the former version."
         )
 
 

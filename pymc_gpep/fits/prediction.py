@@ -422,7 +422,7 @@ def predict(
         each, classifier = _of_array(fit, classifier, each, Xnew, data, new_levels)
     first = next(each)  # This raises the error of a wrong gp, or of a fit without a posterior.
     if missing and (Xnew is not None or data):
-        raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
+        raise TypeError("missing=True predicts the rows of the model without a response. Leave out Xnew and data.")
     if missing and classifier.missing is None:
         raise ValueError(f"All rows of {classifier.response!r} have a response. Leave out missing=True.")
     if whole:

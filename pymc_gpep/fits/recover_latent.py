@@ -142,7 +142,7 @@ class _LatentValues:
             k, mean, labels, self._start, likelihood=likelihood, prior_type=self._type
         )
         if not solution.convergence.converged:
-            raise ValueError(f"{self.approximator.name} {solution.convergence}. Are the draws from this model?")
+            raise ValueError(f"{self.approximator.name} {solution.convergence}. Check the model of the draws.")
         self._start = solution.start
         return solution
 

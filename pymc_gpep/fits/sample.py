@@ -388,7 +388,7 @@ def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
         if not abs(drawn - own) < _MISLEADING:
             warn(
                 f"az.loo of these draws has an elpd of {drawn:.1f} for {part.response!r}, and fit.loo() has {own:.1f}. "
-                "Without a row, few draws have most of the weight. Compare models by the fits, "
+                "Leave-one-out weights of these draws are concentrated on few draws. Compare models by the fits, "
                 "az.compare({'a': fit_a.loo(), 'b': fit_b.loo()})."
             )
     return data

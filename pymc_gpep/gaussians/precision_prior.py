@@ -1,6 +1,6 @@
 """Prior covariance K = A Q⁻¹ Aᵀ, with rows A of few coefficients and a sparse precision Q.
 
-With P = Q + AᵀΠA and x ~ N(0, Q⁻¹),
+Let Π be the precision of the sites, P = Q + AᵀΠA and x ~ N(0, Q⁻¹). Row i of A is a_iᵀ. Then
 
     log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
 

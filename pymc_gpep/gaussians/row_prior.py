@@ -1,13 +1,13 @@
 """Prior f = m + J z with rows J of coefficients of q standard normals z, and its algebra: K = J Jᵀ.
 
-Matrices have the size of z. With Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
+Matrices have the size of z. With site precisions Π, Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
 
     log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,
 
     (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
-The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
-Π(m + J z̄) are computed from z̄, since the sum J Jᵀ b has cancellation if the prior is wide.
+With site locations ν, the posterior mean is m + J z̄, z̄ = Λ⁻¹ Jᵀ(ν − Πm). The quadratic form of the prior is |z̄|².
+Weights b = ν − Π(m + J z̄) are computed from z̄: if the prior is wide, the sum J Jᵀ b has cancellation.
 
 Some entries of z may have a flat prior, the density 1. Let E be diagonal: 0 at these entries, else 1. Then Λ is E +
 JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.

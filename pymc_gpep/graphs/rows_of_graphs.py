@@ -124,7 +124,7 @@ class Walk:
             raise CannotSplitError("has one point only")
         if variable.owner is None:
             if roles[0] is None or any(roles[1:]):
-                raise CannotSplitError(f"uses {named(variable)}, whose points are not along the first axis")
+                raise CannotSplitError(f"uses {named(variable)}, but not with points along the first axis")
             return self._points(variable, roles[0])
         made = through(variable.owner.op, variable.owner, roles, self)
         if made is None:

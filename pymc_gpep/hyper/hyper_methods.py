@@ -59,7 +59,7 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     known = [field.name for field in fields(HYPER[name])]
     if unknown := sorted(set(options or {}) - set(known)):
         raise TypeError(
-            f"hyper_options: hyper={name!r} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}."
+            f"hyper_options: hyper={name!r} has no option {', '.join(unknown)}. Options: {', '.join(known) or 'none'}."
             f"{did_you_mean(unknown, known)}"
         )
     return HYPER[name](**(options or {}))

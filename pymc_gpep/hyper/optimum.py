@@ -315,7 +315,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         bad = np.flatnonzero(~np.isfinite(best.gradient))
         of = ", ".join(dict.fromkeys(names[i] if i < len(names) else "the inducing inputs" for i in bad))
         beside = log_posterior(theta + _BESIDE, best.start)
-        everywhere = "" if np.isfinite(beside.gradient).all() else ", nor near them, so another start does not help"
+        everywhere = "" if np.isfinite(beside.gradient).all() else ". Another start does not help"
         raise ValueError(
             f"{name} cannot start: the log posterior is {best.log_posterior} {at}, but its derivatives with respect to "
             f"{of} are not finite there{everywhere}. A covariance function, a mean or a prior takes the root, a power "
@@ -323,11 +323,11 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
             "number under the root: pm.math.sqrt(squared + 1e-12)."
         )
     advice = (
-        "The squares or exponentials of some numbers overflow. Look at the magnitudes of the covariance, of the mean "
+        "The squares or exponentials of some numbers overflow. Check the magnitudes of the covariance, of the mean "
         f"and of data of the likelihood, such as exposures{'; or give another start=...' if size else '.'}"
     )
     if best.status == CONVERGED and np.isfinite(best.evidence) and best.log_posterior == -np.inf:
-        advice = "The prior density is 0 there. Give a start within the support of the priors: initval=... or start=..."
+        advice = "The prior density of this start is 0. Give a start within the support: initval=... or start=..."
     if best.status == NOT_POSITIVE_DEFINITE:
         advice = too_wide(log_posterior, theta) or (
             "Check the covariance function, and the covariance matrices of Gaussian variables."
@@ -341,7 +341,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
     if best.status == NOT_CONCAVE:
         advice = f"Take method='ep', which needs no concavity{'; or give another start=...' if size else '.'}"
     raise ValueError(
-        f"{name} cannot start: it {MESSAGES[best.status]} {at}, where the log posterior is {best.log_posterior}. "
+        f"{name} cannot start: it {MESSAGES[best.status]} {at}. The log posterior there is {best.log_posterior}. "
         f"{advice}"
     )
 
@@ -452,12 +452,12 @@ def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
     ]
     what = f"{' and '.join(where)}, where the prior density of the scaled variables is unbounded. No maximum exists"
     if (moved > 0.0).any():
-        return f"{what}. Give it a prior with little mass at large values, such as pm.Exponential"
+        return f"{what}. Give the scale a prior with little mass at large values, such as pm.Exponential"
     return (
         f"{what}. "
-        "Give it a prior with little mass near 0, such as pm.InverseGamma, or write the scaled variables by standard "
-        "normals: pm.math.exp(mu + tau * z) with z = pm.Normal('z', shape=...) in place of pm.LogNormal(mu, tau), and "
-        "mu + tau * z in place of pm.Normal(mu, tau)"
+        "Give the scale a prior with little mass near 0, such as pm.InverseGamma, or write the scaled variables by "
+        "standard normals z = pm.Normal('z', shape=...): pm.math.exp(mu + tau * z) in place of pm.LogNormal(mu, tau), "
+        "and mu + tau * z in place of pm.Normal(mu, tau)"
     )
 
 
@@ -472,11 +472,11 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, de
         try:
             log_posterior.check_moments(beyond.theta)
         except ValueError as error:
-            return f"the search came to a border, and beyond it: {str(error).strip('. ')}"
+            return f"the search came to a border. Beyond this border: {str(error).strip('. ')}"
         if beyond.status == CONVERGED:
             return (
                 "the search came to a border, beyond which hyperparameters are outside the support of their priors. "
-                "PyMC's own transforms keep a search within it: leave out default_transform=None"
+                "PyMC's own transforms keep a search within the support: leave out default_transform=None"
             )
         wide = too_wide(log_posterior, beyond.theta) if beyond.status == NOT_POSITIVE_DEFINITE else ""
         why = f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
@@ -545,7 +545,7 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
     where = " and ".join(f"a standard deviation of {name!r} ran to {value:.1g}" for name, value in found.items())
     return (
         f"{where}, where the log posterior in PyMC's coordinates of pm.LKJCholeskyCov does not fall, so a "
-        "maximum does not exist. Give it an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
+        "maximum does not exist. Use an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
         "pm.InverseGamma.dist(3, 1), or leave out effects that do not vary. "
         "pm.sample(model=gpep.marginalize(model)) needs no maximum"
     )

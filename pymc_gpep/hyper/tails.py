@@ -137,7 +137,7 @@ def _improper(space: Hyperparameters, names: Sequence[str], why: str, has_maximu
     name, every = names[0], " and ".join(map(repr, names))
     kept = f", or keep {'it at its' if len(names) == 1 else 'them at their'} maximum: hyper='map'" * has_maximum
     return ValueError(
-        f"The posterior of {every} is improper: {why}. Give {name!r} a prior density in place of a flat one, such as "
+        f"The posterior of {every} is improper: {why}. Give {name!r} a proper prior, such as "
         f"{_density(space, name)}{kept}."
     )
 

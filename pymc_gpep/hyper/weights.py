@@ -69,8 +69,8 @@ class Weighing(NamedTuple):
     def about(self, estimated: str) -> str:
         """Return a text on the reliability; `estimated` is the name of the estimate."""
         return (
-            f"{self.draws} draws are worth {self.effective_size:.0f} (Pareto k {self.pareto_k:.2f}), and the standard "
-            f"error of {estimated} is {self.estimate.error:.3f}"
+            f"{self.draws} draws have the effective size {self.effective_size:.0f} (Pareto k {self.pareto_k:.2f}), "
+            f"and the standard error of {estimated} is {self.estimate.error:.3f}"
         )
 
 

@@ -212,7 +212,7 @@ class _Cache(FunctionCache):
 @functools.cache
 def _warn_once(why: str) -> None:
     warnings.warn(
-        f"Compiled kernels cannot be kept in {why}. Each process compiles them again, for seconds up to minutes. Set "
+        f"Compiled kernels cannot be stored in {why}. Each process compiles them again in seconds to minutes. Set "
         "the environment variable NUMBA_CACHE_DIR to a folder that is writable and has space.",
         RuntimeWarning,
         stacklevel=2,

@@ -18,8 +18,8 @@ MESSAGES = {
     NOT_FINITE: "met values that are not finite",
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
-    SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes it invertible)",
+    SINGULAR: "needs the inverse of a singular prior covariance (a larger jitter makes the covariance invertible)",
     NOT_CONCAVE: "met a log likelihood that is not concave at the mode (expectation propagation needs no concavity)",
-    IMPROPER: "met a prior factor without a finite integral (hyperparameters=['u'] leaves a variable u out)",
+    IMPROPER: "met a prior factor without a finite integral (hyperparameters=['u'] excludes a variable u)",
     OUT_OF_DIGITS: "reached the limit of rounding at a very large prior variance",
 }

@@ -202,7 +202,7 @@ def _is_standard_normal(variable: TensorVariable) -> bool:
     return bool(mean == 0 and sigma == 1)
 
 
-_SUCH_LABELS = "Such labels are pm.Categorical(logit_p=f.T), gpep.MultinomialProbit, or of ordered classes."
+_SUCH_LABELS = "Likelihoods of labels are pm.Categorical(logit_p=f.T), gpep.MultinomialProbit and ordered classes."
 
 
 def as_it_is(model: pm.Model) -> str:
@@ -364,15 +364,15 @@ def _functions_of_classes(
         )
     if codes.size == n and len(codes) < n:
         raise StructureError(
-            f"The argument of {name} is one latent function, whose {n} points are divided among the classes. Each "
+            f"The argument of {name} divides the {n} points of one latent function among the classes. Each "
             f"class needs an independent function at the same inputs: gp.prior(..., X=X, n_outputs={codes.shape[1]}). "
             f"{as_it_is(model)}"
         )
     for k, column in enumerate((codes // n).T):
         if len(set(column)) > 1:
             raise StructureError(
-                f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class "
-                "one function, at all points."
+                f"Class {k} of {name} uses several latent functions, each at a part of the points. Give each class one "
+                "function at all points."
             )
     raise NotProcessesAloneError(f"The argument of {name} must contain all points of its latent values in order.")
 
@@ -398,9 +398,9 @@ def _check_one_function_per_class(
         output = f"Output {function - start} of {latent.f.name!r}" if latent.f.ndim == 2 else repr(latent.f.name)
         fed = ", ".join(map(str, np.flatnonzero(functions == function)))
         raise StructureError(
-            f"{output} feeds {f'the classes {fed}' if fed else 'no class'} of {likelihood.name!r}, which has "
-            f"{len(functions)} classes for {ends[-1]} latent functions. Every class needs a latent function of its "
-            f"own: give the priors {len(functions)} outputs, n_outputs={len(functions)}."
+            f"{output} is the latent function of {f'the classes {fed}' if fed else 'no class'} of {likelihood.name!r}, "
+            f"which has {len(functions)} classes for {ends[-1]} latent functions. Each class needs one function: give "
+            f"the priors {len(functions)} outputs, n_outputs={len(functions)}."
         )
 
 

@@ -158,7 +158,7 @@ def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list
             return cast(TensorVariable, view_op(tensor(node.inputs[0])))
         raise StructureError(
             f"The model has an operation of pymc.dims that PyTensor does not lower, {type(node.op).__name__}. Write "
-            "that part without pymc.dims: x.values is an ordinary variable, and pmd.as_xtensor(x, dims=...) goes back."
+            "that part without pymc.dims: x.values is an ordinary variable, and pmd.as_xtensor(x, dims=...) inverts it."
         )
 
     for old, new in zip(variables, list(graph.outputs), strict=True):

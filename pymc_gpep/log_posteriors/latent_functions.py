@@ -526,8 +526,8 @@ def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
     own, wide = (each.diagonal(axis1=1, axis2=2).max(axis=1) for each in (cov, without))
     if (alone := np.flatnonzero(own < 10.0 * prior.least_kept * wide)).size:
         raise ValueError(
-            f"A coefficient with a flat prior depends on row {alone[0]} alone (such rows: {alone.size}). Without it "
-            "the posterior is improper. Give the coefficient a density, pm.Normal(..., 0, s)."
+            f"Row {alone[0]} alone determines a coefficient with a flat prior (such rows: {alone.size}). Without the "
+            "row the posterior is improper. Give the coefficient a density, pm.Normal(..., 0, s)."
         )
 
 

@@ -50,7 +50,7 @@ def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2,
         return pyplot().subplots(rows, columns, figsize=figure_size, squeeze=False, layout="constrained", **kwargs)[1]
     given = np.atleast_1d(np.asarray(axes, dtype=object))
     if given.size != rows * columns:
-        raise ValueError(f"axes: {given.size} were given, but {rows} × {columns} are needed.")
+        raise ValueError(f"axes must contain {rows} × {columns} axes, but contains {given.size}.")
     return given.reshape(rows, columns)
 
 

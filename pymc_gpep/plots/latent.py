@@ -247,7 +247,7 @@ def _pair(
         _check_different("classes", classes)
         return _Pair([a, b], [i, i], (label_of(names[a]), label_of(names[b])))
     if points is None or point is not None or classes is not None:
-        raise TypeError(f"{_ONE_VALUE} Choose two points and nothing else: points=(i, j).")
+        raise TypeError(f"{_ONE_VALUE} Give two points, without point and classes: points=(i, j).")
     first, second = points
     _check_different("points", points)
     places = [point_position(classifier, first), point_position(classifier, second)]

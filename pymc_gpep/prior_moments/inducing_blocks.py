@@ -497,6 +497,6 @@ def _rows_of_model(inputs: Array, labels: Array) -> InMemory:
     if (bad := ~np.isfinite(inputs).all(axis=1)).any():
         raise ValueError(
             f"The inputs of the model must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values that "
-            f"are not; the first is row {int(np.flatnonzero(bad)[0])}. Leave these rows out, of the labels as well."
+            f"are not. The first is row {int(np.flatnonzero(bad)[0])}. Remove these rows from inputs and labels."
         )
     return InMemory(inputs, labels)

@@ -106,7 +106,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         rows = part._rows(data)
         if rows.entries is None:
             raise StructureError(
-                "With neighbours each row must depend on few effects, and here it depends on many. Leave neighbours "
+                "With neighbours a row must depend on few effects, but rows depend on many effects. Leave neighbours "
                 "out for an exact prior, or take inducing=200."
             )
         values = None

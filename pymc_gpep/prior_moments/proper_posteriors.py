@@ -1,4 +1,4 @@
-"""Errors for models whose posterior is improper because the data do not determine flat coefficients.
+"""Errors for improper posteriors, if the data do not determine coefficients with a flat prior.
 
 Let A (n, p) be the columns of the coefficients with a flat prior, with rows aᵀ. The likelihood of a row may fall to 0
 for large and for small latent values, on one of these sides, or on neither side. The posterior is improper if columns

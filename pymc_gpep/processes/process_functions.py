@@ -138,8 +138,8 @@ class _Columns:
             # A constant with a name was data before `freeze_dims_and_data`.
             if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
-                    f"has the inputs as an array of {_width(leaves[0])} columns, whose order is unknown. Import "
-                    "pymc_gpep before the model is built, so that the order is recorded"
+                    f"has the inputs as an array of {_width(leaves[0])} columns in an unknown order. Import pymc_gpep "
+                    "before the model is built, so that the order is recorded"
                 )
             if noted is not None:
                 known = _columns_noted(leaves, noted.array)
@@ -388,7 +388,7 @@ class MovedSum:
     def check_apart(self, expressions: Iterable[TensorVariable]) -> None:
         """Raise a CannotSplitError if expressions, such as means of other variables, depend on values of processes."""
         if found := self.values.keys() & set(ancestors(list(expressions), blockers=self.values)):
-            raise CannotSplitError(f"has effects whose means depend on {next(iter(found)).name!r}")
+            raise CannotSplitError(f"has effects with means that depend on {next(iter(found)).name!r}")
 
     def with_values(
         self, expression: TensorVariable, values: Mapping[TensorVariable, TensorVariable]

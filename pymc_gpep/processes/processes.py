@@ -106,9 +106,9 @@ def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[
         if not makers:
             wanted = ", ".join(repr(latent.f.name) for latent in prior.latents)
             raise ValueError(
-                f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
-                f"whose .prior made them, or a list of these for {wanted}. For a model that PyMC has made of another "
-                "one (pm.do, model.copy()) leave gp out."
+                f"gp: none of the {len(gps)} processes made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
+                f"whose .prior made the values (a list for {wanted}). If PyMC made the model from another model "
+                "(pm.do, model.copy()), leave gp out."
             )
         if len(makers) > 1:
             raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
@@ -327,7 +327,7 @@ class ProcessValues(SampledValues):
         for latent in self._latents:
             if latent.rotated and latent.free in behind:
                 raise StructureError(
-                    f"The model uses {latent.free.name!r} and {latent.f.name!r}. Use {latent.f.name!r} alone."
+                    f"The model uses both {latent.free.name!r} and {latent.f.name!r}. Use {latent.f.name!r} alone."
                 )
         return found
 

@@ -369,8 +369,8 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
                 j = int(lost.argmax())
                 return (
                     f"Column {j} of the inputs of {latent.f.name!r} is {array[:, j].mean():.3g} ± {spread[j]:.2g}: "
-                    "squared distances lose their digits at such an offset. Subtract it, from new inputs as well: "
-                    "X - X.mean(axis=0)."
+                    "squared distances lose their digits at such an offset. Subtract the offset from fitted and new "
+                    "inputs: X - X.mean(axis=0)."
                 )
     return ""
 
@@ -384,8 +384,8 @@ def _missing_inputs(processes: Iterable[LatentGP]) -> str:
             if bad.any():
                 x = name or "X"
                 return (
-                    f"The inputs of {latent.f.name!r} are not finite in {rows_text(bad)}. Leave such rows out, of the "
-                    f"labels as well: {x}[keep] and y[keep] with keep = np.isfinite({x}).all(axis=1)."
+                    f"The inputs of {latent.f.name!r} are not finite in {rows_text(bad)}. Remove these rows from "
+                    f"inputs and labels: {x}[keep] and y[keep] with keep = np.isfinite({x}).all(axis=1)."
                 )
     return ""
 

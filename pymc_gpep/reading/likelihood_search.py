@@ -460,7 +460,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
     if by_class and len(found) > 1:
         names = ", ".join(map(repr, found))
         raise StructureError(
-            f"The model has several observed variables that can be read, {names}. To be fitted together each needs a "
+            f"The model has several observed variables that can be read, {names}. In a joint fit each needs a "
             f"single latent function, but {listing(each.variable for each in by_class)} has several. Choose a "
             f"variable, likelihood={next(iter(found))!r}, or remove the other variables. {as_it_is(model)}"
         )
@@ -555,7 +555,7 @@ def _no_likelihood(
             )
         if likely and random and latents.isdisjoint(ancestors([rv])) and not near:
             return (
-                f"The argument of {rv.name!r} must be made of Gaussian variables, but is made of {listing(random)}. "
+                f"The argument of {rv.name!r} must depend on Gaussian variables, but depends on {listing(random)}. "
                 f"{why_no_recipes(random, model)} {as_it_is(model)}"
             )
         each = [*likely, ANY_UNIVARIATE]

@@ -124,8 +124,8 @@ def read_classifier(
         if not readable:
             raise
         raise StructureError(
-            "pm.fit and gpep.marginalize read this model in another form. Samplers and checks of the original model do "
-            "not. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
+            "pm.fit and gpep.marginalize read this model in another form. Samplers and checks cannot use "
+            "that form. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
         ) from error
 
 
@@ -682,10 +682,9 @@ def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable
         ]
         if dependent:
             raise StructureError(
-                f"Not only {quoted(observed)} depends on the latent values {values.get(free, free).name!r}: "
-                f"{listing(dependent)} does too. "
-                "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
-                "these terms out of the model."
+                f"{listing(dependent)} depends on the latent values {values.get(free, free).name!r} of "
+                f"{quoted(observed)}. Hyperparameters, potentials and other likelihoods must not depend on latent "
+                "values (a Deterministic may). Remove these terms from the model."
             )
     discrete = [variable for variable in prior.hyperparameters if np.dtype(variable.dtype).kind != "f"]
     if discrete:

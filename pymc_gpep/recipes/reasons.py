@@ -1,4 +1,4 @@
-"""Reasons why a variable that looks Gaussian has no recipe, and the code to write instead."""
+"""Messages for variables similar to Gaussian variables that have no recipe, with the code to write instead."""
 
 from collections.abc import Iterable
 

@@ -285,7 +285,7 @@ class IVM(FurtherMethod):
         check_limits(self)
         if self.sites == SEPARATE and (self.criterion not in OF_FUNCTIONS or self.liquid > 1):
             raise ValueError(
-                f"sites={SEPARATE!r} goes with criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
+                f"sites={SEPARATE!r} needs criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
                 f"criterion is {self.criterion!r} and liquid is {self.liquid}. Use sites='independent' with these "
                 "options."
             )
@@ -294,8 +294,8 @@ class IVM(FurtherMethod):
             _ = self._reweighting
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
-                f"rows must be larger than active={self.active}, but is {self.rows}. The further rows are a sample of "
-                "all other rows."
+                f"rows must be larger than active={self.active}, but is {self.rows}. The additional rows are a "
+                "sample of the rows that are not active."
             )
 
     @property

@@ -1,6 +1,6 @@
 """Couplings between latent functions that the sites of a method ignore, from tilted distributions at its fixed point.
 
-A response is a posterior whose means change with a linear term in the log density as the means of the method do, see
+A response is a Gaussian with the linear response of the means of a method as its covariance, see
 `pymc_gpep.approximations.kl`. `nested_factors` returns the tilted factors of nested EP, for corrections of the
 evidence.
 """

@@ -42,8 +42,8 @@ def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, nam
         row, at = np.argwhere(bad)[0]
         column = repr(columns[at]) if columns else at
         raise RowError(
-            f"has {inputs[row, at]} in column {column}, but inputs must be finite. Leave such rows out, of the labels "
-            "as well.",
+            f"has {inputs[row, at]} in column {column}, but inputs must be finite. Remove such rows from inputs "
+            "and labels.",
             begin + int(row),
             name,
         )

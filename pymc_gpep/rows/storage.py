@@ -495,9 +495,9 @@ def _of_parquet(path: str | PathLike[str], label: str | None, columns: Sequence[
     files = parquet_files(path)
     names = column_names(files)
     if label is None:
-        raise ValueError(f"data are {files[0]}: say which column has the labels, data=(path, name). It has {names}.")
+        raise ValueError(f"Name the column of labels in {files[0]}, data=(path, name). The columns are {names}.")
     inputs = [name for name in names if name != label] if columns is None else list(columns)
     if missing := sorted({label, *inputs} - set(names)):
         listed = ", ".join(map(repr, missing))
-        raise ValueError(f"{files[0]} has no column {listed}, but {names}.{did_you_mean(missing, names)}")
+        raise ValueError(f"{files[0]} has no column {listed}. Its columns are {names}.{did_you_mean(missing, names)}")
     return StoredRows(ParquetColumns(files, inputs), ParquetColumns(files, [label], flat=True))

@@ -119,7 +119,7 @@ def fit_sites(
 
     sites = solved(centre)
     if sites is None:
-        raise ValueError(f"{approximator.name} does not converge at its hyperparameters' mode. Give another guide=....")
+        raise ValueError(f"{approximator.name} fails at the mode of the hyperparameters. Give another guide=...")
     middle = _coordinates(sites)
     slopes, bends = np.zeros((2, centre.size, *middle.shape))
     for j, axis in enumerate(axes.T):

@@ -73,7 +73,7 @@ class LatentStep(BlockedStep):
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
         if unknown := sorted(set(kwargs) - set(known)):
             meant = did_you_mean(unknown, known)
-            raise TypeError(f"{cls.__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}.{meant}")
+            raise TypeError(f"{cls.__name__} has no option {', '.join(unknown)}. Options: {', '.join(known)}.{meant}")
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(

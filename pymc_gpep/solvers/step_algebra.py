@@ -1,10 +1,10 @@
 """Linear algebra of a step over a batch, for NumPy and JAX.
 
 Functions that share covariance and inducing inputs are a group with common features. Function k is f = m + wᵀv_k + e
-with w = L⁻¹ k(x) and residual variance s = κ − wᵀw. Its posterior q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and
-μ_k = β_k Σ_k h_k. A batch uses the share β_k of S and h. All other results follow from Σ_k. Variances are wᵀΣ_k w,
-derivatives in w contain Σ_k w, and S Σ S follows from S and Σ. A group therefore takes one product of all w with all
-Σ_k, without solving a system for each function.
+with w = L⁻¹ k(x) and residual variance s = κ − wᵀw. The sums S_k = Σ t w wᵀ and h_k = Σ ν w are over
+sites of precision t and location ν. With the share β_k of these sums, the posterior is q(v_k) = N(β_k Σ_k h_k, Σ_k),
+Σ_k = (I + β_k S_k)⁻¹. Variances are wᵀΣ_k w, derivatives in w contain Σ_k w, and S Σ S follows from S and Σ. A group
+therefore takes one product of all w with all Σ_k, without solving a system for each function.
 
 Coefficients of effects that are added to the process are further features, without a residual.
 

@@ -193,8 +193,8 @@ def lost_steps(losses: Array) -> str:
     if not lost[-1:].any():
         return ""
     return (
-        f"{np.count_nonzero(lost)} of {lost.size} steps failed without a change, the last step included: numbers were "
-        "not finite. Look for rows that lie far from all others, or try a smaller learning rate"
+        f"{np.count_nonzero(lost)} of {lost.size} steps failed, including the last step, since numbers were not "
+        "finite. Check for rows that lie far from all other rows, or try a smaller learning rate"
     )
 
 

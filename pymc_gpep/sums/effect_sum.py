@@ -163,7 +163,7 @@ class EffectSum(LatentPrior):
         deviations = np.concatenate([*wide.values(), ()])
         more = np.log(deviations).sum() + 0.5 * deviations.size * np.log(2.0 * np.pi)
         instead = (
-            f"Flat: {', '.join(wide)}. Wide normal priors stand for flat ones. With the density 1 the log evidence is "
+            f"Flat: {', '.join(wide)}. Wide normal priors replace flat priors. With density 1 the log evidence is "
             f"{more:.4f} larger."
         )
         return " ".join([integrated, *([flat] if names else []), *([instead] if wide else []), *self.reasons.values()])

@@ -29,7 +29,7 @@ from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 _CHECKED = 50  # The check that rows are independent uses this number of rows.
 _AXES = (1, 2)  # Numbers of axes that data over rows may have.
 
-_NEW_LEVELS = " To predict a new level, give the model a level without rows, as one more of its coords. Fit it again."
+_NEW_LEVELS = " To predict a new level, add a level without rows to the coords of the model, and fit the model again."
 
 
 class EffectsOfRows:

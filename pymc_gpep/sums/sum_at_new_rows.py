@@ -155,8 +155,8 @@ class NewLevels:
         if short.any():
             name = next(iter(x.unseen_levels))
             raise ValueError(
-                f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
-                "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
+                f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Add "
+                "a level without rows to the coords of the model, fit the model again, and predict that level."
             )
         if not (wrong := self._used(point, first, used)).any():
             return first
@@ -164,7 +164,7 @@ class NewLevels:
         if (wrong & (short | self._used(point, second, used))).any():
             raise ValueError(
                 f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.unseen_levels)} depends on all "
-                "levels of the model. Add a level without rows to the model, fit it again, and predict that level."
+                "levels of the model. Add a level without rows to the model, fit the model again, and predict it."
             )
         by_row = {
             name: np.where(wrong.reshape(-1, *[1] * (values.ndim - 1)), second.by_row[name], values)
@@ -604,8 +604,8 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
             count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
                 raise ValueError(
-                    f"{latent.f.name!r} has {count} values for {self._rows} rows, and no prediction at new inputs. "
-                    "Include the new inputs when the model is fitted, and predict by the index of values."
+                    f"{latent.f.name!r} has {count} values for {self._rows} rows, and cannot be predicted at new "
+                    "inputs. Include the new inputs when the model is fitted, and predict by the index of values."
                 )
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:

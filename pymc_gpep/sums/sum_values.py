@@ -124,8 +124,8 @@ class SumVariables(IntegratedVariables):
                 behind = affinity.behind(model[name])
             except NotAffineError as error:
                 raise ValueError(
-                    f"{name!r} is not affine in integrated variables, because of {error.node.op}. Draws of it are in "
-                    "fit.sample()."
+                    f"{name!r} is not affine in integrated variables, because of {error.node.op}. fit.sample() "
+                    f"returns draws of {name!r}."
                 ) from None
             if not behind and model[name] not in self._integrated:
                 raise ValueError(f"{name!r} depends on no integrated variable.")

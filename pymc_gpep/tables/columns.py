@@ -194,7 +194,7 @@ class Columns:
         if f"{name}_category" in known:
             found[category] = known[f"{name}_category"]
         if np.isnan(found).any():
-            raise ValueError("The hyperparameters have no length scales by Columns.covariance. Use that method.")
+            raise ValueError("The hyperparameters lack the length scales of Columns.covariance. Use this covariance.")
         constant = [isinstance(column, NumberColumn) and not column.deviation for column in self.columns]
         return np.where(constant, np.inf, found)
 

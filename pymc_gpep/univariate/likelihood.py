@@ -1,4 +1,4 @@
-"""Likelihood of a univariate observed variable whose log density depends on one latent value in each row."""
+"""Likelihood of a univariate observed variable with one latent value in each row, from its log density."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The prior of an effect with local scales, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor, which is one row for EP.
+"""Prior of an effect with local scales as a factor of EP: p(u) = ∫ N(u | m, v) p(λ) dλ.
 
 The mean m and the variance v of an effect are functions of local variables λ. Examples are the scale of a horseshoe and
 the indicator of a spike. Continuous local variables take unconstrained values t on a lattice. A sum over the lattice is

@@ -1,4 +1,4 @@
-"""Likelihood of a univariate observed variable whose log density depends on several linear predictors in each row.
+"""Likelihood of a univariate observed variable with several linear predictors in each row, from its log density.
 
 The *affine frontier* of a random variable is a set of affine functions of Gaussian variables. The random variable
 depends on Gaussian variables only through these functions. Examples are a mean and a log scale, or the factors of a

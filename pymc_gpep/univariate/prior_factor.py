@@ -1,4 +1,4 @@
-"""Prior of an effect u that is not normal, as a factor p(u) / N(u | base), which is one row for EP.
+"""Prior p of an effect u that is not normal, as a factor of EP: p(u) / N(u | base).
 
 A normal prior, the base, replaces the prior p of an effect u, and the factor of a row restores p. The base does not
 depend on hyperparameters. The base times the site of the row is the Gaussian approximation of p. So the fixed point of

@@ -431,12 +431,12 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
         raise TypeError(f"{method} has no option obj_optimizer: it uses L-BFGS. Leave obj_optimizer out.")
     if callable(obj_optimizer):
         return
-    optimisers = f"one of PyMC's, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}"
+    optimisers = f"an optimiser of PyMC, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}"
     if isinstance(obj_optimizer, bool) or not isinstance(obj_optimizer, Real):
-        rate = "a rate of Adam or " if plan.by_steps else ""
+        rate = "a learning rate of Adam or " if plan.by_steps else ""
         raise TypeError(f"obj_optimizer must be {rate}{optimisers}.")
     if not plan.by_steps:
-        raise TypeError(f"obj_optimizer must be {optimisers}. A number is a rate for batches, batch_size=...")
+        raise TypeError(f"obj_optimizer must be {optimisers}. Learning rates are for fits with batch_size=...")
     if not 0.0 < float(obj_optimizer) < np.inf:
         raise ValueError(f"obj_optimizer as a learning rate must be positive and finite, but is {obj_optimizer}.")
 

@@ -1,7 +1,7 @@
 """Warnings about a model: labels of one class, undetermined magnitudes, jitter, offsets of inputs, joint maxima.
 
-Suppose that variables with a common scale are not integrated out. Then the joint maximum of variables and scale is far
-from the posterior. The scale is wrong, and standard deviations of other effects are too small. The maximum over the
+If variables with a common scale are not integrated out, the joint maximum of variables and scale is far from the
+posterior. The scale is wrong, and standard deviations of other effects are too small. The maximum over the
 scale alone, with the variables integrated out, is near the posterior of the scale.
 """
 

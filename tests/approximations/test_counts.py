@@ -136,5 +136,5 @@ def test_laplace_of_large_counts_under_wide_priors_is_right_or_reports_failure(p
 
 
 def test_counts_without_exposures_are_refused():
-    with pytest.raises(ValueError, match=r"has parameters, an array \(p, n\) with these rows: offset"):
+    with pytest.raises(ValueError, match=r"needs parameters=\.\.\., an array \(p, n\) with these rows: offset"):
         EP().solve(np.eye(3)[None], np.zeros((1, 3)), np.array([0, 1, 2]), likelihood=PoissonLikelihood())

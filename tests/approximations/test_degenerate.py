@@ -438,7 +438,7 @@ def test_missing_inputs_are_refused(value):
     X, y = models.data()
     X[3, 1] = value
     model, _ = classifier(X, y, 3, fixed)
-    with model, pytest.raises(ValueError, match=r"inputs of .* are not finite in row 3\. Leave such rows out"):
+    with model, pytest.raises(ValueError, match=r"inputs of .* are not finite in row 3\. Remove these rows"):
         pm.fit(method="nested_ep", progressbar=False, random_seed=1)
 
 

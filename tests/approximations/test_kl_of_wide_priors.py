@@ -1,4 +1,4 @@
-"""KL where averages of exponentials overflow, under the prior or under wide cavities."""
+"""KL for averages of exponentials that overflow, under the prior or under wide cavities."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The functions of `pymc_gpep.methods`, which take arrays."""
+"""The functions of `pymc_gpep.methods`, with arrays as arguments."""
 
 import numpy as np
 import pytest

@@ -178,7 +178,7 @@ def test_likelihoods_without_a_bound_raise_value_error():
     problem = random_sparse(8, 6, 3, 2)
     with pytest.raises(ValueError, match=r"robust_max likelihood needs label noise, but epsilon is 0: .*epsilon=1e-3"):
         SparseVI().solve(problem.prior, problem.y, likelihood=bound_to(RobustMaxLikelihood(), 6, 0.0))
-    with pytest.raises(ValueError, match="A softmax likelihood does not define it"):
+    with pytest.raises(ValueError, match="A softmax likelihood has no such average"):
         SparseVI().solve(problem.prior, problem.y, likelihood=SoftmaxLikelihood())
 
 

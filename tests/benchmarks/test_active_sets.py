@@ -57,7 +57,7 @@ def test_report_has_a_row_for_each_variant() -> None:
     assert [ax.get_title() for ax in figure.axes] == [f"{name}: bound", "φ: relevant in blue", "accuracy"]
 
 
-def test_each_variant_has_all_data_sets() -> None:
+def test_experiment_has_a_cell_for_each_variant_and_data_set() -> None:
     cells = Toy().cells("", quick=False)
     assert len({cell.name for cell in cells}) == DATA_SETS * len(VARIANTS)
     assert {cell.arguments["draws"] for cell in cells} == {500}

@@ -120,7 +120,7 @@ def test_differences_to_bad_chains_are_never_bold(y: np.ndarray) -> None:
     assert "**" not in text
 
 
-def test_accuracy_is_uncertain_even_if_all_points_are_right() -> None:
+def test_interval_of_the_accuracy_has_a_width_even_if_all_points_are_right() -> None:
     few = scores.accuracy(np.ones(18))
     assert few == (1.0, pytest.approx(0.025 ** (1 / 19)), 1.0)  # Beta(19, 1) has the distribution function x¹⁹
     half = scores.accuracy(np.repeat([0.0, 1.0], 1000))

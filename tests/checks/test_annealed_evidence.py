@@ -127,7 +127,7 @@ def test_few_effective_runs_cause_a_warning(start, options, advice):
 def test_contradicting_estimates_cause_a_warning():
     model = small.classifier("multinomial_probit")
     with pytest.warns(
-        UserWarning, match="is not reliable: its two estimates differ by more than their standard errors allow"
+        UserWarning, match="is not reliable: its two estimates differ by far more than their standard errors"
     ):
         result = estimate(model, {"eta": 2.5}, runs=1000, temperatures=5, sweeps=1)
     assert result.effective_runs > 100

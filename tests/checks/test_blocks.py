@@ -1,4 +1,4 @@
-"""Blocks of correlated points, on draws whose weights have moments in closed form."""
+"""Blocks of correlated points, on draws with weights that have closed-form moments."""
 
 import numpy as np
 import pytest

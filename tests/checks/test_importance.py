@@ -313,7 +313,7 @@ def test_underflowing_tails_have_infinite_pareto_k():
     assert smooth(1000.0 * np.arange(1000.0))[1] == np.inf
 
 
-def test_resampling_gives_each_draw_its_share():
+def test_each_draw_is_resampled_in_proportion_to_its_weight():
     log_weights = np.log(np.random.default_rng(11).exponential(size=50))
     share = np.exp(log_weights) / np.exp(log_weights).sum()
     chosen = resample(log_weights, 400, np.random.default_rng(12))

@@ -168,10 +168,10 @@ def test_weights_of_hyperparameters_exclude_the_group(fit):
     ("groups", "options", "message"),
     [
         (np.zeros(30), {}, "one label for all rows"),
-        (np.arange(29), {}, r"a label for each of 30 rows, \(30,\), but has the shape \(29,\)"),
-        (np.where(np.arange(30) == 4, np.nan, np.arange(30)), {}, "no label for 1 rows, the first of which is 4"),
+        (np.arange(29), {}, r"a label for each of 30 rows, but has the shape \(29,\)"),
+        (np.where(np.arange(30) == 4, np.nan, np.arange(30)), {}, "no label for 1 rows. The first is row 4"),
         ("place", {}, "groups is 'place', but the data of the model are 'where', 'floor'"),
-        ("where", {"refit_above": 0.3}, "groups are not fitted again"),
+        ("where", {"refit_above": 0.3}, "single rows, not to groups"),
         ("where", {"draws": 10}, "draws must be at least 100"),
     ],
 )

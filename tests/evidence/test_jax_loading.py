@@ -1,4 +1,4 @@
-"""Loading of JAX support where JAX compiles operations of the package. JAX itself is not needed here."""
+"""JAX support is loaded if JAX compiles operations of the package. The tests do not need JAX."""
 
 import numpy as np
 import pytensor.tensor as pt

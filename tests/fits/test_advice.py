@@ -67,7 +67,7 @@ OF_SUMS = {
     ),
     "no name of an effect": (
         lambda fits: fits["sum"].effects([]),
-        "without names it returns all effects",
+        r"effects\(\) returns all variables",
         lambda fits: fits["sum"].effects(),
     ),
     "a contrast without a name": (
@@ -77,7 +77,7 @@ OF_SUMS = {
     ),
     "refits of groups": (
         lambda fits: fits["sum"].loo(groups="of", refit_above=0.7),
-        "Leave refit_above or groups out",
+        "Remove refit_above or groups",
         lambda fits: fits["sum"].loo(groups="of"),
     ),
     "an unknown group": (
@@ -163,7 +163,7 @@ OF_PROCESSES = {
     ),
     "no values of a grid": (
         lambda fit, x: gpep.diagnostics.evidence_grid(fit.model, {}),
-        "Give it values of hyperparameters; the model has 'ls', 'eta'",
+        "Give values of hyperparameters. The model has 'ls', 'eta'",
         lambda fit, x: gpep.diagnostics.evidence_grid(fit.model, {"eta": [1.0]}, at={"ls": [1.0, 1.0]}),
     ),
     "a hyperparameter without a value": (

@@ -196,7 +196,7 @@ def test_walk_with_a_flat_start_matches_the_restricted_likelihood(form):
     assert_allclose(fit.summary(["u"]).to_numpy()[0, :2], [mean[0], np.sqrt(cov[0, 0])], rtol=1e-8)
 
 
-def test_trend_of_a_gaussian_process_has_flat_coefficients():
+def test_process_with_a_flat_linear_trend_matches_the_restricted_likelihood():
     """Rasmussen and Williams (2006), section 2.7: explicit basis functions with a vague prior."""
     inputs = np.sort(RNG.uniform(0.0, 10.0, size=30))
     y = 3.0 + 0.4 * inputs + np.sin(inputs) + 0.2 * RNG.normal(size=30)
@@ -415,7 +415,7 @@ def test_draws_file_and_leave_one_out_of_flat_coefficients_match_closed_forms(tm
 def test_row_that_alone_determines_a_flat_coefficient_cannot_be_left_out():
     with pm.Model() as model:
         pm.Normal("y", line() + pm.Flat("c") * (np.arange(N) == 4), NOISE, observed=Y)
-    with pytest.raises(ValueError, match="A coefficient with a flat prior depends on row 4 alone"):
+    with pytest.raises(ValueError, match="Row 4 alone determines a coefficient with a flat prior"):
         fitted(model, "ep").loo()
 
 
@@ -651,9 +651,9 @@ def test_half_flat_scale_of_few_groups_lacks_moments(groups):
     undefined = np.isnan(found[["mean", "sd"]]).sum(axis=1)
     missing = {3: 2, 4: 1, 5: 0}[groups]
     assert undefined.tolist() == [missing] * (1 + groups) + [0] * groups + [missing]
-    heading = {2: "No mean or variance: s,", 1: "No variance: s,", 0: ""}[missing]
+    heading = {2: "No mean or variance of s and", 1: "No variance of s and", 0: ""}[missing]
     assert heading in str(fit)
-    assert ("variance: s" in str(fit)) == (missing > 0)
+    assert ("variance of s" in str(fit)) == (missing > 0)
     for own, name in ((fit.effects(["a", "u"]), "a"), (fit.contrast({"a": {"a": 1}}), "sd")):
         assert np.isnan(own[name]).any() == (missing > 0)
     assert np.isfinite(fit.contrast({"difference": {"u": [1, -1] + [0] * (groups - 2)}})["sd"]).all()

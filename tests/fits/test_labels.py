@@ -1,4 +1,4 @@
-"""Dims whose coordinates in the model have another length than the variable's axis."""
+"""Dims with coordinates of another length than the axis of the variable."""
 
 import numpy as np
 import pymc as pm

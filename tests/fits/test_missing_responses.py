@@ -224,7 +224,7 @@ def test_missing_values_of_another_variable_are_refused():
 def test_argument_missing_raises_value_error_if_no_response_is_missing(fits):
     with pytest.raises(ValueError, match="All rows of 'y' have a response"):
         fits[2].predict(missing=True)
-    with pytest.raises(TypeError, match="give no other rows"):
+    with pytest.raises(TypeError, match="Leave out Xnew and data"):
         fits[1].predict(data={"where": [1], "floor": [0.0]}, missing=True)
 
 

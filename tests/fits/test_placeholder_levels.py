@@ -145,7 +145,7 @@ def test_too_few_levels_for_placeholders_are_refused_and_one_more_level_works():
     def mean(u, a, b, c):
         return u[a] - u[b] + u[c]
 
-    with pytest.raises(ValueError, match=r"all 2 levels of the model\. Give the model one more level, without"):
+    with pytest.raises(ValueError, match=r"all 2 levels of the model\. Add a level without"):
         fitted(mean, levels=2, **data).predict(data=new, new_levels=True, progressbar=False)
     found = fitted(mean, levels=3, **data).predict(data=new, progressbar=False)
     rows = one_hot(data["a"], 3) - one_hot(data["b"], 3) + one_hot(data["c"], 3)

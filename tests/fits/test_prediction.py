@@ -116,7 +116,7 @@ def test_prediction_at_zero_points_is_empty(shared):
 
 def test_error_names_wrong_processes(shared, per_class):
     other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
-    with pytest.raises(ValueError, match="none of the 1 given made the latent values 'f'"):
+    with pytest.raises(ValueError, match="none of the 1 processes made the latent values 'f'"):
         shared.fit.predict(other, np.zeros((1, 2)))
     with pytest.raises(ValueError, match=r"made the latent values 'f_virginica'.*'f_setosa', 'f_versicolor'"):
         per_class.fit.predict(per_class.gp[:2], np.zeros((1, 2)))

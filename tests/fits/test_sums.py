@@ -1,6 +1,7 @@
-"""Fits of models whose latent functions are sums of effects, against dense formulas in NumPy.
+"""Fits of sums of effects, against dense formulas in NumPy.
 
-Given the sites exp(νᵀf − ½ fᵀΠf) of a fit, the posterior of v = μ + B z is Gaussian. The precision of z is I + BᵀAᵀΠAB.
+Latent values are f = A v with effects v = μ + B z and standard normals z. Given the sites exp(νᵀf − ½ fᵀΠf) of a fit,
+the posterior of v is Gaussian, and the precision of z is I + BᵀAᵀΠAB.
 """
 
 import numpy as np

@@ -185,7 +185,7 @@ def test_draws_of_samplers_by_rows_equal_draws_in_the_dense_form(case):
 def test_indexed_process_keeps_its_inputs(case):
     data = {"where": [0, 1], "x": [0.0, 1.0], "places": np.linspace(0.1, 1.1, J)[:, None]}
     for fit in (case.rows, case.dense):
-        with pytest.raises(ValueError, match="has 6 values for 45 rows, and no prediction at new inputs"):
+        with pytest.raises(ValueError, match="has 6 values for 45 rows, and cannot be predicted at new inputs"):
             fit.predict(data=data, progressbar=False)
 
 

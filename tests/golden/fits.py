@@ -2,9 +2,7 @@
 
 `numbers.json` contains stored numbers of all fits, which show whether a change of the code affects fits. The numbers
 need not be accurate: other tests compare fits with independent references. After a change that is meant to affect fits,
-write the file again, and state the reason in the commit:
-
-python -m tests.golden.make
+write the file again by `python -m tests.golden.make`, and state the reason in the commit.
 """
 
 import contextlib

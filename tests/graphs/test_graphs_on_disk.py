@@ -1,4 +1,4 @@
-"""Rewritten graphs are stored on disk for later processes, and only graphs whose code is known are read."""
+"""Rewritten graphs are stored on disk for later processes. Only graphs of known packages are read."""
 
 import hashlib
 import os

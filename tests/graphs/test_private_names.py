@@ -1,4 +1,4 @@
-"""Private names of PyMC, PyTensor and numba. The name of a failing test says which name has moved."""
+"""Private names of PyMC, PyTensor and numba. The name of a failing test shows the name that has moved."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Whether each row of a graph depends on its own data alone: proof by the graph, comparison of samples, refusals."""
+"""Check that each row of a graph depends only on data of this row: proof by the graph, samples, and refusals."""
 
 import re
 

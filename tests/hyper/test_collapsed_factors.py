@@ -1,4 +1,4 @@
-"""Covariances by `pm.LKJCholeskyCov` if some effects do not vary: whether the log posterior has a maximum."""
+"""Covariances by `pm.LKJCholeskyCov` with effects that do not vary: maximum of the log posterior, and messages."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""Messages about searches that end without a maximum, and whether their advice leads to a maximum."""
+"""Messages about searches that end without a maximum, and searches after the advice of the messages."""
 
 from contextlib import nullcontext
 
@@ -139,7 +139,7 @@ def test_batch_fits_start_next_to_a_point_of_symmetry():
 def test_cutpoints_stay_ordered_during_the_search():
     """The log posterior is NaN where PyMC's log density is −∞, also for the cutpoints of a class that never occurs."""
     model = ordered()
-    with model, pytest.warns(RuntimeWarning, match="came to a border, and beyond it: The cutpoints"):
+    with model, pytest.warns(RuntimeWarning, match="came to a border. Beyond this border: The cutpoints"):
         fit = pm.fit(method="ep", progressbar=False)
     assert "Declare them with transform=pm.distributions.transforms.ordered" in fit.message
     assert (np.diff(fit.hyperparameters.cut) > 0).all()
@@ -213,7 +213,7 @@ def test_root_of_distances_is_refused_and_the_advice_works(method, options):
 
     with pm.Model() as model:
         model_with(0.0)
-    with pytest.raises(ValueError, match=r"with respect to ls_log__.* are not finite .* another start does not help"):
+    with pytest.raises(ValueError, match=r"with respect to ls_log__.* are not finite .* Another start does not help"):
         pm.fit(model=model, method=method, progressbar=False, **options)
     with pm.Model():
         model_with(1e-12)

@@ -1,4 +1,4 @@
-"""Integration on a grid of hyperparameters whose log posterior differs from a normal density."""
+"""Integration on a grid of hyperparameters, if the log posterior differs from a normal density."""
 
 from types import SimpleNamespace
 

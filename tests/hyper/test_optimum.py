@@ -84,7 +84,7 @@ class Overflowing(Parabola):
 
 @pytest.mark.parametrize("size", [0, 2])
 def test_error_for_overflow_advises_another_start_if_hyperparameters_exist(size):
-    with pytest.raises(ValueError, match=r"not finite at the .* Look at the magnitudes of the covariance") as error:
+    with pytest.raises(ValueError, match=r"not finite at the .* Check the magnitudes of the covariance") as error:
         maximise(Overflowing(0), np.zeros(size), 20)
     assert ("start=" in str(error.value)) == (size > 0)
     assert ("hyperparameters" in str(error.value)) == (size > 0)

@@ -1,4 +1,4 @@
-"""Importance weights: when their effective size is trusted, and smoothing of their tails."""
+"""Importance weights: verdict on their effective size, and smoothing of their tails."""
 
 import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np

@@ -272,7 +272,7 @@ def test_kernels_are_read_from_a_folder_without_write_permission(tmp_path, monke
     assert sum(again.stats.cache_hits.values()) == 1
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(absent))
     with pytest.warns(
-        RuntimeWarning, match=r"cannot be kept in .*absent: Not a directory.* NUMBA_CACHE_DIR to a folder"
+        RuntimeWarning, match=r"cannot be stored in .*absent: Not a directory.* NUMBA_CACHE_DIR to a folder"
     ):
         assert compile.kernel(doubled)(1.5) == 3.0
 

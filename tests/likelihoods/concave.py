@@ -1,4 +1,4 @@
-"""Averages by the rules for any density, of log-concave densities that also have rules of their own."""
+"""Averages of log-concave densities by the general rules, for comparison with rules for single densities."""
 
 from types import SimpleNamespace
 

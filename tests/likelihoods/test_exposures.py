@@ -1,4 +1,4 @@
-"""Exposures of 0, whose rows are not informative, against models without these rows. Invalid exposures are refused."""
+"""Rows with an exposure of 0, against models without these rows; refusals of invalid exposures."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Gamma distributions by mean and standard deviation. Their shape is constant if the ratio of both is."""
+"""Gamma distributions by mean and standard deviation. If the ratio of both is constant, so is the shape."""
 
 import numpy as np
 import pymc as pm

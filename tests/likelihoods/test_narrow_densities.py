@@ -1,4 +1,4 @@
-"""Distribution functions of observations whose noise is much narrower or much wider than the latent distribution."""
+"""Distribution functions of observations with noise much narrower or much wider than the latent distribution."""
 
 from itertools import cycle
 

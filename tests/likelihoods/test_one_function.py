@@ -1,4 +1,4 @@
-"""Likelihoods of two classes by one latent function: which models are recognised, and errors for other models."""
+"""Likelihoods of two classes by one latent function: recognised models, and errors for other models."""
 
 import warnings
 

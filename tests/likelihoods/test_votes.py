@@ -235,5 +235,5 @@ def test_unsupported_models_of_votes_are_refused(model, said):
 
 
 def test_error_lists_methods_for_votes():
-    with pytest.raises(ValueError, match="which these methods support: 'laplace', 'qep'"), model_of():
+    with pytest.raises(ValueError, match="Methods for this likelihood are 'laplace', 'qep'"), model_of():
         pm.fit(method="ep")

@@ -1,4 +1,4 @@
-"""Models whose likelihood has parameters: observed variable, parameters, and log density by SciPy."""
+"""Models of likelihoods with parameters: observed variable, parameters, and log density by SciPy."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -22,7 +22,7 @@ def test_plot_is_drawn_on_the_given_axes(given):
     axes = given(2, 3)
     assert (panels(axes, 2, 3) == axes).all()
     assert (panels(list(axes.flat), 2, 3) == axes).all()
-    with pytest.raises(ValueError, match="6 were given, but 2 × 2 are needed"):
+    with pytest.raises(ValueError, match="2 × 2 axes, but contains 6"):
         panels(axes, 2, 2)
 
 

@@ -86,7 +86,7 @@ def test_several_names_are_drawn_as_panels(fit):
     assert [ax.get_xlabel() for ax in axes] == ["u", "both"]
     mean = fit.effects("u")["u"].sel(moment="mean").values
     assert_allclose(axes[0].lines[0].get_xdata(), mean[::-1])
-    with pytest.raises(ValueError, match="axes: 1 were given, but 1 × 2 are needed"):
+    with pytest.raises(ValueError, match="1 × 2 axes, but contains 1"):
         gpep.plots.plot_effects(fit, ["u", "both"], ax=axes[0])
 
 

@@ -110,5 +110,5 @@ def test_rows_that_are_not_finite_are_named():
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
-    with pytest.raises(ValueError, match="1 of 30 rows have values that are not; the first is row 7"):
+    with pytest.raises(ValueError, match=r"1 of 30 rows have values that are not\. The first is row 7"):
         InducingBlocks(read_classifier(model), (gp,), {})

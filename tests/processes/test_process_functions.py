@@ -192,7 +192,7 @@ class Refused:
 REFUSED = {
     "Inverse": (Refused.Inverse(2), "it uses the operation MatrixInverse"),
     "Normalised": (Refused.Normalised(2), "it uses a number that is computed from all points of 'X'"),
-    "Numeric": (Refused.Numeric(2), r"it uses a constant of shape \(7, 7\), whose points are not along the first axis"),
+    "Numeric": (Refused.Numeric(2), r"it uses a constant of shape \(7, 7\), but not with points along the first axis"),
     "Weights": (Refused.Weights(2), r"it depends on a constant of shape \(7,\) in addition to 'X'"),
 }
 
@@ -279,7 +279,7 @@ def test_array_changed_after_the_prior_call_keeps_its_former_values_in_the_model
 def test_array_with_unknown_order_of_columns_is_refused():
     with pm.Model() as model:  # declared as if the package were not imported
         pm.gp.Latent.prior.__wrapped__(pm.gp.Latent(cov_func=COLUMNS["permuted"]), "f", X=THREE)
-    with pytest.raises(StructureError, match=r"an array of 3 columns, whose order .* as one pm.Data"):
+    with pytest.raises(StructureError, match=r"an array of 3 columns in an unknown order.* as one pm.Data"):
         process_functions(read_processes(model), None)
 
 

@@ -301,7 +301,7 @@ RESPONSES = {
     ),
     "a start outside": Advice(
         fitted(lambda: _positive(initval=-1.0)),
-        r"prior density is 0 there\. Give a start within the support of the priors: initval=\.\.\.",
+        r"prior density of this start is 0\. Give a start within the support: initval=\.\.\.",
         fitted(lambda: _positive(initval=1.0), hyper="map"),
     ),
 }
@@ -377,7 +377,7 @@ def _map(places):
     ("method", "options"), [("ep", {}), ("laplace", {}), ("sparse_ep", {"inducing": 8}), ("ivm", {"active": 15})]
 )
 def test_coordinates_in_metres_are_fitted_without_their_offset(method, options):
-    offset = r"Column 0 of the inputs of 'f' is 5\.2e\+06 ± 5\d: .*Subtract it, .*: X - X\.mean\(axis=0\)"
+    offset = r"Column 0 of the inputs of 'f' is 5\.2e\+06 ± 5\d: .*Subtract the offset .*: X - X\.mean\(axis=0\)"
     moved = PLACES + METRES
     follow(
         Advice(

@@ -142,7 +142,7 @@ def test_potential_of_two_functions_is_refused_and_the_advice_works():
     with pm.Model() as model:
         b, c = pm.Normal("b", shape=2), pm.Normal("c")
         pm.Potential("y", log_density(Y, b[0] + b[1] * X, c).sum())
-    with pytest.raises(gpep.StructureError, match=r"The Potential 'y' is not a sum over rows .* pm\.CustomDist\('y'"):
+    with pytest.raises(gpep.StructureError, match=r"The Potential 'y' is not a sum of terms .* pm\.CustomDist\('y'"):
         read_classifier(model)
     with pm.Model() as model:
         b, c = pm.Normal("b", shape=2), pm.Normal("c")

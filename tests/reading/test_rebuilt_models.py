@@ -125,7 +125,7 @@ def test_gp_of_the_original_model_is_refused_with_advice_that_works():
     model, gp = models.fixed()
     with model.copy():
         fit = pm.fit(method="laplace", progressbar=False)
-    with pytest.raises(ValueError, match=r"For a model that PyMC has made of another one .* leave gp out"):
+    with pytest.raises(ValueError, match=r"If PyMC made the model from another model .* leave gp out"):
         fit.predict(gp, X[:2])
     with model:
         right = pm.fit(method="laplace", progressbar=False).predict(gp, X[:2])["p"]

@@ -118,7 +118,7 @@ def _reference(outputs=2, below=True):
 ARGUMENTS = {
     "over inputs and classes": Refused(
         _grid_of_inputs_and_classes,
-        ["one latent function, whose 18 points", "n_outputs=3"],
+        ["divides the 18 points of one latent function", "n_outputs=3"],
         lambda: softmax(several().T),
         same=False,
     ),
@@ -126,7 +126,7 @@ ARGUMENTS = {
     "product": Refused(lambda: bernoulli(one("f") * one("g")), ["a product of 'f', 'g' is not", "must be affine"]),
     "ordered with sigma": Refused(
         lambda: ordered(one(), sigma=2.0),
-        ["between cutpoints", "without sigma", "eta=f / sigma, cutpoints=cutpoints / sigma"],
+        ["between cutpoints", "without sigma", "eta=f / sigma and cutpoints=cutpoints / sigma"],
         lambda: ordered(one() / 2.0, cutpoints=CUTPOINTS / 2.0),
     ),
     "some rows of ordered probabilities": Refused(

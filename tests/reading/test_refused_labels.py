@@ -1,4 +1,4 @@
-"""Labels of invalid shapes: every likelihood refuses them with the same advice, which works.
+"""Refused labels of invalid shapes: every likelihood gives the same advice, and the advised labels are fitted.
 
 Missing labels are left out.
 """
@@ -163,7 +163,7 @@ def test_labels_of_minus_one_get_advice_on_missing_labels(likelihood):
     y = labels(likelihood)
     y[2] = -1
     message = refusal_of(likelihood, y)
-    assert "Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0" in message
+    assert "If -1 marks a missing label, remove these points: X[keep] and y[keep] with keep = y >= 0" in message
     keep = y >= 0
     assert read_classifier(declared(likelihood, y[keep], X=X[keep])).n_points == N - 1
 

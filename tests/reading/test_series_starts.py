@@ -1,4 +1,4 @@
-"""Random walks and autoregressions whose start is not Gaussian: the series after the start is integrated."""
+"""Random walks and autoregressions with a start that is not Gaussian: later values are integrated."""
 
 import numpy as np
 import pymc as pm

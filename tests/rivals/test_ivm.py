@@ -61,7 +61,7 @@ def test_bound_over_a_sample_is_close_to_the_bound_over_all_rows():
         ({"active": 0}, "active must be at least 1"),
         ({"criterion": "entropy"}, "criterion must be one of 'information', 'expected'"),
         ({"sites": "nested"}, "sites must be one of 'coupled', 'independent', 'utility', 'separate'"),
-        ({"sites": "separate", "criterion": "random"}, "'separate' goes with criterion='expected' or 'information'"),
+        ({"sites": "separate", "criterion": "random"}, "'separate' needs criterion='expected' or 'information'"),
         ({"sites": "separate", "liquid": 2}, "and liquid=1, but criterion is 'expected' and liquid is 2"),
         ({"retained": 0.0}, "retained must be in"),
     ],

@@ -348,7 +348,7 @@ def test_fit_has_weights_and_a_message():
     posterior = fit.hyper_posterior
     assert fit.converged
     assert posterior.weighing.draws == 150
-    assert f"150 draws are worth {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
+    assert f"150 draws have the effective size {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
     assert "the standard error of the lower bound is" in fit.message
     assert posterior.log_evidence == posterior.weighing.estimate.value
     nodes = fit.nodes
@@ -391,7 +391,7 @@ def test_fit_with_a_posterior_for_each_class_reports_its_effective_draws():
     # Draws of different classes are exchangeable.
     assert len(posterior) == 100
     assert_allclose(posterior.weights, 1 / 100)
-    assert f"100 draws are worth {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
+    assert f"100 draws have the effective size {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
     assert posterior.weighing.effective_size < 100
     # The weights of a class depend on its own latent values alone.
     assert len(set(map(tuple, np.sort(nodes, axis=0).T))) == 3

@@ -291,7 +291,7 @@ def test_model_without_latent_values_is_refused():
     with pm.Model():
         x = pm.HalfNormal("x")
         pm.Normal("y", x, 1, observed=0.0)
-        with pytest.raises(gpep.StructureError, match="must be made of Gaussian variables"):
+        with pytest.raises(gpep.StructureError, match="must depend on Gaussian variables"):
             gpep.samplers.ScaledMetropolis()
 
 

@@ -1,13 +1,13 @@
 """Two checks of a sampler against the joint distribution of its model.
 
-Both run a step directly, with labels that change, after the step was tuned and then fixed. A step may have adapted to
-other labels, for example by the sites that guide it. This can make it slower, and its transition still leaves the
-posterior given the current labels invariant. So nothing is compiled or fitted again, and poor guides are tested.
+Both checks run a step directly, with labels that change after the step was tuned. A step may have adapted to other
+labels, for example by the sites of its guide. Such a step may be slower, but its transition still leaves the posterior
+given the current labels invariant. So nothing is compiled or fitted again, and poor guides are tested.
 
-This holds if a transition depends only on the current labels and the state (θ, f). Auxiliary variables, such as the
-utilities of a Gibbs sampler or the particles of an evidence estimate, must be drawn in each transition given state and
-labels. A step that stores them between transitions must receive a new draw whenever the labels change. A draw that
-ignores the state would not leave the joint distribution invariant.
+The posterior stays invariant if a transition depends only on the current labels and the state (θ, f). Auxiliary
+variables, such as the utilities of a Gibbs sampler or the particles of an evidence estimate, must be drawn in each
+transition given state and labels. A step that stores these variables between transitions must receive a new draw if the
+labels change. A draw that ignores the state would not leave the joint distribution invariant.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Models with two points, whose evidence and posterior are integrals for Gauss-Hermite quadrature."""
+"""Models with two points, so that Gauss-Hermite quadrature computes evidence and posterior."""
 
 from collections.abc import Callable
 

@@ -17,7 +17,10 @@ STEPS = (
 
 @pytest.mark.parametrize("step", STEPS)
 def test_error_for_unknown_options_names_the_step(step):
-    with pm.Model(), pytest.raises(TypeError, match=rf"{step.__name__} has no option sweps, target; it has .*, rng, "):
+    with (
+        pm.Model(),
+        pytest.raises(TypeError, match=rf"{step.__name__} has no option sweps, target. Options: .*, rng, "),
+    ):
         step(sweps=3, target=0.5)  # refused before the unsupported model is read
 
 

@@ -157,7 +157,7 @@ def test_covariance_functions_of_users_are_accepted_and_pickled():
     assert [rv.name for rv in fitted.model_.free_RVs if "f" not in rv.name] == ["size"]
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
-    with pytest.raises(ValueError, match="have no length scales by"):
+    with pytest.raises(ValueError, match="lack the length scales of"):
         fitted.relevance_  # noqa: B018
 
 

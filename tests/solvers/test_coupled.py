@@ -1,7 +1,7 @@
 """The coupled posterior against dense algebra with 60 digits.
 
-Errors may be a few times κ times the rounding unit, with κ = 1 + trace K: the effect of rounding K and π. κ bounds the
-largest eigenvalue of A.
+Rounding of K and π may change results by a few times κ times the rounding unit. Here κ = 1 + trace K is an upper bound
+of the largest eigenvalue of A.
 """
 
 from itertools import cycle

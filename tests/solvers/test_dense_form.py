@@ -1,4 +1,4 @@
-"""The posterior of one latent function whose covariance is a matrix."""
+"""The posterior of one latent function from its covariance matrix."""
 
 import numpy as np
 import pytest

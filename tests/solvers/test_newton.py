@@ -1,4 +1,4 @@
-"""Line search on a slope that decreases exponentially, for which the bracket has a closed form."""
+"""Line search on a slope that decreases exponentially, with bounds of the step in closed form."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Sweeps with matrices in single precision: accuracy, when they are used, and the last sweep in double precision."""
+"""Sweeps with matrices in single precision: accuracy, conditions, and the last sweep in double precision."""
 
 import numpy as np
 import pytest

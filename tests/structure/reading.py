@@ -1,7 +1,7 @@
 """How much of the package a reader opens to follow one task: `python -m tests.structure.reading`.
 
 The table has, for each task, the files whose functions run, the lines of these files, and the lines of these functions.
-A kernel counts where a function that runs names it. With `--files`, each file is listed.
+A kernel counts if a function that runs contains its name. With `--files`, the table lists each file.
 The last two tasks count the files that name a class of a form of prior.
 """
 

@@ -1,7 +1,7 @@
-"""Models whose latent functions are sums of effects: the integrated variables and their Gaussian prior.
+"""Sums of effects: the integrated variables of a model and their Gaussian prior.
 
-The oracle is PyMC's log density. It is quadratic in the integrated variables: differences give their mean and
-precision. The argument of the likelihood is affine in them: differences give the coefficients.
+The oracle is PyMC's log density. It is quadratic in the integrated variables, so differences give their mean and
+precision. The argument of the likelihood is affine in these variables, so differences give the coefficients.
 """
 
 import ast

@@ -95,7 +95,7 @@ def test_length_scales_are_reported_by_column():
     np.testing.assert_array_equal(found, [1.3, 0.6, 1.3, 0.9, 1.3, np.inf])
     each = np.arange(1.0, 7.0)
     np.testing.assert_array_equal(table.length_scales({"ls": each})[:-1], each[:-1])
-    with pytest.raises(ValueError, match=r"no length scales by Columns\.covariance"):
+    with pytest.raises(ValueError, match=r"lack the length scales of Columns\.covariance"):
         table.length_scales({"scale": 1.0})
 
 

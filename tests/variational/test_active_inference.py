@@ -160,7 +160,7 @@ def test_positions_of_active_rows_keep_their_dim_name(fitted):
         ({"active": "15"}, TypeError, "active must be a whole number, but is '15'"),
         ({"active": np.arange(3)}, TypeError, "active must be a whole number, but is array"),
         ({"rounds": -1}, ValueError, "rounds, .*, must be at least 0"),
-        ({"inducing": 5}, TypeError, "ivm has no option inducing; .* Other methods take inducing: 'sparse_ep'"),
+        ({"inducing": 5}, TypeError, "ivm has no option inducing. .* Other methods support inducing: 'sparse_ep'"),
         ({"hyper": "nuts"}, ValueError, "hyper='nuts' is only for methods that work on all latent values together"),
         ({"sites": "utility"}, ValueError, "cannot be chosen by 'utility' sites"),
         ({"score": "information"}, TypeError, "score must be True or False, but is 'information'"),
@@ -178,7 +178,7 @@ def test_rows_with_label_noise_are_refused():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=Y)
-    with model, pytest.raises(ValueError, match=r"which these methods support: .*'sparse_ep', 'sparse_vi'"):
+    with model, pytest.raises(ValueError, match=r"Methods for this likelihood are .*'sparse_ep', 'sparse_vi'"):
         pm.fit(method="ivm", active=5)
 
 

@@ -158,12 +158,12 @@ SPARSE = {"method": "sparse_ep", "inducing": 5}
 FITS = {
     "missing inputs": Advice(
         fitted(lambda: binary(HOLED), "ep"),
-        r"not finite in row 3\. Leave such rows out, .*: X\[keep\] and y\[keep\] with keep = np\.isfinite\(X\)",
+        r"not finite in row 3\. Remove these rows .*: X\[keep\] and y\[keep\] with keep = np\.isfinite\(X\)",
         fitted(lambda: binary(HOLED[KEEP], labels=SIGNS[KEEP]), "ep"),
     ),
     "missing inputs, by inducing inputs": Advice(
         fitted(lambda: binary(HOLED), **SPARSE),
-        "first is row 3. Leave these rows out, of the labels as well",
+        "first is row 3. Remove these rows from inputs and labels",
         fitted(lambda: binary(HOLED[KEEP], labels=SIGNS[KEEP]), **SPARSE),
     ),
     "two processes": Advice(
@@ -196,7 +196,7 @@ FITS = {
     ),
     "a spread that vanishes, by normals": Advice(
         with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
-        r"pm\.math\.exp\(mu \+ tau \* z\) with z = pm\.Normal\('z', shape=\.\.\.\)",
+        r"standard normals z = pm\.Normal\('z', shape=\.\.\.\): pm\.math\.exp\(mu \+ tau \* z\)",
         fitted(lambda: scales("normals"), hyper="map"),
     ),
     "a shape that grows": Advice(

@@ -142,7 +142,7 @@ def test_joint_moments_match_the_flat_vector(centred):
         fit.joint_latent_moments([0, 30])
 
 
-def test_deterministics_follow_the_draws(shared):
+def test_deterministics_are_computed_from_draws(shared):
     posterior = shared.fit.sample(20, random_seed=4).posterior
     assert_allclose(posterior["f_of_virginica"], posterior["f"].sel(species="virginica"))
     assert_allclose(posterior["eta_squared"], posterior["eta"] ** 2)

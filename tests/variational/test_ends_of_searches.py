@@ -1,4 +1,4 @@
-"""Searches end at the maximum for any units of covariates, and continue from a higher node."""
+"""Searches of fits: they end at the maximum for any units of covariates, and continue from a higher node."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Hyperparameters whose maximum is misleading because effects are maximised jointly: detection and warnings."""
+"""Warnings about hyperparameters that are maximised jointly with effects."""
 
 import warnings
 

@@ -39,7 +39,7 @@ def test_methods_named_by_a_refusal_exist(likelihood):
                 refusals[name] = str(error)
     assert fitting
     for name, message in refusals.items():
-        (advice,) = re.findall(r"(?:which these methods support:|With inducing inputs there is) (.*)", message)
+        (advice,) = re.findall(r"(?:Methods for this likelihood are|With inducing inputs there is) (.*)", message)
         named = set(re.findall(r"""['"](\w+)['"]""", advice))
         assert named, name
         assert named <= fitting, name
@@ -57,7 +57,7 @@ def test_methods_named_by_a_refusal_of_batches_exist(likelihood, method):
             if "leave batch_size out" in str(error):
                 GPInference(method)
             else:
-                (advice,) = re.findall(r"which these methods support: (.*)\.", str(error))
+                (advice,) = re.findall(r"Methods for this likelihood are (.*)\.", str(error))
                 for name in re.findall(r"'(\w+)'", advice):
                     GPInference(name)
 
@@ -68,5 +68,5 @@ def test_methods_named_by_a_refusal_of_marginal_models_exist(likelihood):
         try:
             approximator(method, likelihood, {})
         except ValueError as error:
-            for name in re.findall(r"'(\w+)'", str(error).partition("which these methods support:")[2]):
+            for name in re.findall(r"'(\w+)'", str(error).partition("Methods for this likelihood are")[2]):
                 approximator(name, likelihood, {})

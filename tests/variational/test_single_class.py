@@ -1,4 +1,4 @@
-"""Data whose labels are all equal."""
+"""Data with labels of a single class."""
 
 import warnings
 

@@ -122,11 +122,13 @@ def test_diverging_learning_rate_ends_the_fit_with_finite_results():
 
 
 def test_failed_steps_are_reported_in_short_fits():
-    said = pytest.warns(RuntimeWarning, match=r"\d of 6 steps failed .*the last step included: numbers were not finite")
+    said = pytest.warns(
+        RuntimeWarning, match=r"\d of 6 steps failed, including the last step, since numbers were not finite"
+    )
     with said:
         _, wild = fit(6, obj_optimizer=pm.adam(learning_rate=1e4), warmup=0, **OF_ONE_FUNCTION)
     assert not wild.converged
-    assert "Look for rows that lie far from all others" in wild.message
+    assert "Check for rows that lie far from all other rows" in wild.message
 
 
 def test_fit_without_a_proper_posterior_raises(learned):
@@ -376,7 +378,7 @@ def test_stochastic_ep_without_a_batch_size_uses_all_rows():
 REFUSED = {
     "no iteration": ({"local_iterations": 0}, ValueError, "local_iterations must be at least 1"),
     "half an iteration": ({"local_iterations": 2.5}, TypeError, "local_iterations must be a whole number"),
-    "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has .*, sites, memory"),
+    "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour. Options: .*, sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
     "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but must be 'stateless' or 'sites'"),
     "option of another memory": (
@@ -397,14 +399,14 @@ REFUSED = {
     "optimiser": (
         {"obj_optimizer": "adam"},
         TypeError,
-        r"obj_optimizer must be a rate .*but is 'adam'",
+        r"obj_optimizer must be a learning rate .*but is 'adam'",
     ),
     "rate": (
         {"obj_optimizer": 0.0},
         ValueError,
         "obj_optimizer as a learning rate must be positive and finite, but is 0.0",
     ),
-    "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be a rate .*but is True"),
+    "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be a learning rate .*but is True"),
     "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
     "of all rows": ({"update": "inner"}, TypeError, "update is for fits of all rows at once"),
     "names for labels": (

@@ -1,4 +1,4 @@
-"""Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
+"""Gaussian posterior of c latent functions under sites with full c × c precisions W_i, in O((cn)³).
 
 The constant vector is in the null space of W_i, so W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of the
 R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, for a block W):

@@ -1,4 +1,4 @@
-"""Gaussian posterior of c latent functions whose sites couple the classes of a point, in O((c + 1) n³).
+"""Gaussian posterior of c latent functions under sites that couple the classes of a point, in O((c + 1) n³).
 
 Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
 every point. With D_k = diag(π_k) (nested EP paper, appendix B):

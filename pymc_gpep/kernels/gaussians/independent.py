@@ -1,4 +1,4 @@
-"""Gaussian posterior of one class whose sites do not depend on other classes, in O(n³).
+"""Gaussian posterior of one class under scalar sites, independent of other classes, in O(n³).
 
 Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. With
 

@@ -101,18 +101,18 @@ class AllRows(Plan):
     def check(self, given: FitTask) -> None:
         if self.inducing is not None and not given.approximator.takes(PlacePrior):
             raise ValueError(
-                f"method={given.method!r} works on the covariance of all rows, and takes no inducing inputs. "
+                f"method={given.method!r} works on the covariance of all rows, without inducing inputs. "
                 'Take method="ep", "laplace" or "kl", or leave inducing out.'
             )
         if self.neighbours is not None and not takes_neighbours(given.approximator):
             raise ValueError(
-                f"method={given.method!r} works on the covariance of all rows, and takes no neighbours. "
+                f"method={given.method!r} works on the covariance of all rows, without neighbours. "
                 'Take method="ep" or "laplace", or leave neighbours out.'
             )
         if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
-                f"method={given.method!r} needs the inverse of the prior covariance, but with fewer effects than rows "
-                "it is singular. Use method='kl', which does not need the inverse."
+                f"method={given.method!r} needs the inverse of the prior covariance, which is singular with fewer "
+                "effects than rows. Use method='kl', which does not need the inverse."
             )
         grouped = by_groups(given.classifier, given.approximator)
         if self.neighbours is not None:

@@ -56,11 +56,11 @@ _COUPLED = 2000  # Largest number of latent values for sites that couple classes
 _MOST_HELD = 2**28  # Largest number of stored inputs (2 GB).
 _SETS = 3  # Number of axes of an array with separate inducing inputs of each function.
 _TAKES_NO = {  # Options of other plans → the reason why batches reject the option.
-    "update": "with batches each step updates the hyperparameters. Leave it out",
-    "client": "batches are computed in one process. Leave it out",
-    "starts": "with batches steps begin at one point, the initial point of the model or start=... Leave it out",
-    "max_iterations": "with batches n is the number of steps. Leave it out",
-    "tolerance": "with batches n is the number of steps. Leave it out",
+    "update": "with batches each step updates the hyperparameters. Leave out update",
+    "client": "batches are computed in one process. Leave out client",
+    "starts": "with batches steps begin at one point, the initial point of the model or start=... Leave out starts",
+    "max_iterations": "with batches n is the number of steps. Leave out max_iterations",
+    "tolerance": "with batches n is the number of steps. Leave out tolerance",
 }
 
 
@@ -156,8 +156,8 @@ class ByBatches(Plan):
                 raise TypeError(f"{name} is for fits of all rows at once: {_TAKES_NO[name]}{instead}.")
             listed = ", ".join([*self.names(), *known])
             raise TypeError(
-                f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, in "
-                f"addition to options of pm.fit.{did_you_mean(unknown, [*known, *self.names()])}"
+                f"{method} with batches has no option {', '.join(unknown)}. Options: {listed}, likelihood, and "
+                f"options of pm.fit.{did_you_mean(unknown, [*known, *self.names()])}"
             )
         return chosen(**plain(options))
 

@@ -177,13 +177,13 @@ class Plan(ABC):
         wide = [str(v.name) for v, each in classifier.prior.recipes.items() if each.wide] if given.rows else []
         if wide:
             raise StructureError(
-                f"{wide[0]!r} has a flat prior, and no check is made that the rows of data=... determine it. "
+                f"{wide[0]!r} has a flat prior, which the rows of data=... may not determine. "
                 f"Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
             )
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
-                f"method={given.method!r} needs numbers as parameters of the likelihood of "
+                f"method={given.method!r} needs constant parameters of the likelihood of "
                 f"{classifier.response!r}, but they depend on {named}. Give numbers chosen by held-out scores. "
                 f'Or take method="{classifier.likelihood_model.method}", which learns them.'
             )
