@@ -263,7 +263,7 @@ def test_longest_chain_of_imports_has_at_most_seventeen_rooms():
 
 
 def test_only_the_package_imports_rivals():
-    """Other rooms reach these methods by the tables in which they are registered."""
+    """Other rooms reach the methods of rivals by the tables in which the methods are registered."""
     importers = {
         str(path.relative_to(ROOT / "pymc_gpep"))
         for path in MODULES

@@ -100,7 +100,7 @@ print("<title>" + json.dumps(found) + "</title>")
 
 
 def test_browser_reports_first_results_and_widths(site, tmp_path_factory):
-    """A script replaces the browser. It misses one search, and reports that each page is 768 pixels wide."""
+    """A script replaces the browser. The script misses one search, and reports a width of 768 pixels for each page."""
     browser = tmp_path_factory.mktemp("browser") / "browser"
     pages = [f"/{page if word != 'GAM' else 'index'}.html" for word, page in check_site.SEARCHED.items()]
     browser.write_text(f"#!{sys.executable}" + BROWSER.format(pages=f"iter({pages})"))

@@ -119,7 +119,7 @@ def test_gradient_matches_differences_of_the_evidence(kind, seed, per_class, c, 
     ("data", "log_variance", "log_lengthscale"), [(iris, -2, 3), (wine, 6, -2), (iris, 12, 1), (wine, 12, 5)]
 )
 def test_mode_is_found_to_rounding(kind, data, log_variance, log_lengthscale):
-    """Covariances have no jitter: for long length scales they are numerically singular."""
+    """Covariances without jitter are numerically singular for long length scales."""
     k, mean, y = standardised(data, log_variance, log_lengthscale, kind.every)
     solution = kind.approximation().solve(k, mean, y)
     assert solution.convergence.converged

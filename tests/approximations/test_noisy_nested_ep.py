@@ -76,7 +76,7 @@ def test_step_likelihood_of_utilities_with_unit_noise_equals_the_probit(epsilon)
 
 
 def test_solution_for_small_noise_is_reached_from_larger_noise():
-    """EP with negative precisions does not converge from zero sites. From larger noise it reaches a fixed point."""
+    """EP with negative precisions does not converge from zero sites. EP from larger noise reaches a fixed point."""
     k, mean, y = line(40, 3, 4.0)
     found = NoisyNestedEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP))
     assert "continued from larger" in found.convergence.scheme

@@ -217,7 +217,7 @@ def test_blocks_and_threads_do_not_change_results(sites, own, monkeypatch):
 
 @pytest.mark.parametrize(("sites", "own"), SITES_IN_TURN)
 def test_common_shift_of_all_classes_converges_in_few_sweeps(sites, own):
-    """Without a separate step for the common shift it takes hundreds of sweeps, and more for larger prior variances."""
+    """Without a step for the common shift, EP takes hundreds of sweeps, and more for larger prior variances."""
     problem = random_sparse(7, 300, 3, 12, own=own)
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(3e3), 0.0])
     solution = SparseEP(sites=sites).solve(large.prior, large.y)

@@ -59,7 +59,7 @@ def test_class_means_of_waveform_data_are_averages_of_two_waves() -> None:
 
 @pytest.mark.parametrize(("last", "rise", "expected"), [(-49.0, 0.01, False), (-49.4, 0.01, True), (-49.0, 0.1, True)])
 def test_run_ends_if_the_rise_is_a_small_share_of_the_printed_bound(last: float, rise: float, expected: bool) -> None:
-    """The printed bound is the bound minus 0.919 n (c − 1). Here it is about −68, and a hundredth of it is 0.68."""
+    """The printed bound is the bound minus 0.919 n (c − 1). Here a hundredth of its size 68 is 0.68."""
     y = np.arange(10) % 3
     split = Split(np.zeros((10, 2)), y, np.zeros((1, 2)), y[:1])
     assert ended([-50.0, last], split, "authors", rise) is expected

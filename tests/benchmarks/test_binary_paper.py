@@ -67,7 +67,7 @@ def test_variances_at_new_points_are_the_diagonal(split, name):
 
 @pytest.mark.parametrize(("regime", "probit", "logit"), [(1, -1.397464, -1.396419), (5, -1.594506, -1.491547)])
 def test_evidence_of_two_points_equals_an_orthant_probability(regime, probit, logit):
-    """For a probit it is an orthant probability of two correlated normals: 1/4 + asin(ρ) / 2π."""
+    """The probit evidence is the probability that two normals of correlation ρ are positive: 1/4 + asin(ρ) / 2π."""
     K = covariance(*REGIMES[regime])
     orthant = 0.25 + np.arcsin(-K[0, 1] / (1.0 + K[0, 0])) / (2.0 * np.pi)
     assert np.log(orthant) == pytest.approx(probit, abs=1e-6)

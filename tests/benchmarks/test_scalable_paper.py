@@ -344,7 +344,8 @@ def test_report_of_batches_has_scores_and_memory():
 def test_printed_cavity_of_stochastic_ep_removes_fewer_sites_for_many_classes():
     """N (C − 1) factors have two sites each.
 
-    For two classes both cavities agree. For ten classes the package's cavity removes five times as many sites.
+    For two classes the printed cavity equals the package's cavity. For ten classes the package's cavity removes five
+    times as many sites.
     """
     ours, printed = Stochastic(), PrintedCavity()
     for classes in (2, 10):

@@ -9,9 +9,9 @@ from pymc_gpep.checks.importance import block_check
 
 @pytest.mark.parametrize("signs", [(-1, -1), (1, 1), (1, -1)], ids=str)
 def test_negatively_correlated_points_are_neighbours(signs):
-    """Two of 20 points are correlated, up to a sign for each function.
+    """Of 20 points, two points are correlated, up to a sign for each function.
 
-    The likelihood of one changes the weights of the other.
+    The likelihood of one point changes the weights of the other point.
 
     The likelihoods of the first function are exp(0.3 x) at both points. With a correlation r, the weighted mean at the
     first point is exp(0.045 + 0.09 r).

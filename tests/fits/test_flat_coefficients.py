@@ -314,7 +314,7 @@ def test_separation_of_flat_coefficients_is_found_next_to_effects_with_a_density
 
 
 def test_ep_is_exact_for_coefficients_of_a_single_row():
-    """The evidence is a product of gamma functions. Cavities of both groups of rows are improper."""
+    """The evidence is a product of gamma functions. The first row and the group of other rows have improper cavities."""
     counts, first = 1 + COUNTS, np.arange(N) == 0
     with pm.Model() as model:
         counted(lambda: pm.Flat("a") + pm.Flat("b") * first, counts)()
@@ -567,7 +567,7 @@ def test_uniform_coefficient_with_a_learned_bound_stays_a_hyperparameter():
 
 
 def test_regression_of_a_scale_with_flat_coefficients_reaches_the_restricted_maximum():
-    """Latent values do not depend on the coefficients of the scale. Newton's method leaves them unchanged."""
+    """Latent values do not depend on the coefficients of the scale. Newton's method does not update them."""
     x = X - 3.0
     y = 1.0 + np.exp(-0.3 + 0.5 * x) * np.random.default_rng(3).normal(size=N)
     with pm.Model() as model:

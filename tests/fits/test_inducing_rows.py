@@ -66,7 +66,7 @@ def test_evidence_matches_dense_ep_with_the_fitc_covariance(effects):
 
 
 def test_rows_of_a_place_share_its_residual_at_new_rows(effects):
-    """A new row at a fitted place has the residual of the process at this place, also in another group."""
+    """A new row at a fitted place has the residual of the process at the place, also for another group."""
     place, group = np.array([3, 3, 7]), np.array([0, 1, 2])
     predicted = effects.fit.predict(data={"place": place, "group": group})
     same = place[:, None] == PLACE

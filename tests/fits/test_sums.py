@@ -491,7 +491,7 @@ def test_sums_of_classes_are_fitted(name, method):
 
 
 def test_draws_contain_integrated_variables():
-    """At given sigma, recovered draws have the moments of the fit with this sigma."""
+    """For given sigma, recovered draws have the moments of a fit with the same sigma."""
     model = MODELS["varying_intercepts"]()
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["sigma"]

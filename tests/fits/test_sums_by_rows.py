@@ -165,7 +165,7 @@ def test_scores_of_left_out_groups_match_the_dense_form(case):
 
 @some
 def test_draws_of_samplers_by_rows_equal_draws_in_the_dense_form(case):
-    """Both forms number standard normals alike: equal seeds give equal draws."""
+    """Row form and dense form have standard normals in the same order, so equal seeds give equal draws."""
     chains = []
     for many in (10**9, 1):
         with pytest.MonkeyPatch.context() as patch:
@@ -233,7 +233,7 @@ def test_corrected_probabilities_of_grouped_rows_equal_the_dense_form(case):
 
 @pytest.mark.variation
 def test_draws_contain_variables_of_classes(monkeypatch):
-    """At given s, recovered draws have the moments of the fit with this s."""
+    """For given s, recovered draws have the moments of a fit with the same s."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         classes()

@@ -101,7 +101,7 @@ def test_stored_graph_has_its_own_copy_of_constants():
 
 
 def test_graphs_with_different_small_sparse_constants_are_not_exchanged():
-    """PyTensor considers these constants equal."""
+    """PyTensor compares sparse constants with a tolerance, so small constants are equal for PyTensor."""
     x = pt.dmatrix("x")
     for scale in (1e-7, 3e-7):
         matrix = ps.as_sparse_variable(csr_matrix(scale * np.eye(3)))
@@ -136,7 +136,7 @@ def test_function_reads_the_shared_variable_of_its_caller():
 
 @pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # deprecated, and still accepted by PyTensor
 def test_update_of_a_shared_variable_is_applied():
-    """Updates are outputs of the rewritten graph. They must not become outputs of the function."""
+    """Updates are outputs of the rewritten graph, but not outputs of the function."""
     x = pt.dscalar("x")
     for _ in range(2):
         count = pytensor.shared(np.array(3.0))
@@ -163,7 +163,7 @@ def _fitted(seed, method, rows=25):
 
 
 def test_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monkeypatch):
-    """The second fit uses the stored graphs of prior and log posterior. It equals a fit without stored graphs."""
+    """The second fit uses the stored graphs of prior and log posterior. Its result equals a fit without them."""
     first = _fitted(1, "ep")
     large = [key for key in kept if len(key[2]) > 10]
     assert len(large) == 2

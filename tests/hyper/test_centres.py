@@ -19,7 +19,7 @@ def test_centres_are_means_of_clusters():
 
 
 def test_clusters_divide_columns_by_their_scales():
-    """The first column has scale 0, so that it does not count. The centres differ in the second column alone."""
+    """A first column of scale 0 does not change distances. The centres differ in the second column alone."""
     found = centres_of_classes(InMemory(X[:80], np.zeros(80, int)), 2, np.array([0.0, 1.0]), np.random.default_rng(0))
     assert_allclose(np.sort(found[:, 1]), [0.0, 50.0], atol=0.2)
     assert_allclose(found[:, 0], 25.0, atol=0.2)

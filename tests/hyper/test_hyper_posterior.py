@@ -633,7 +633,7 @@ def test_subset_of_draws_of_four_hyperparameters_has_the_quantiles_of_all_draws(
 
 
 def test_density_of_a_grid_has_the_moments_of_its_nodes():
-    """Interpolation between these nodes has a false mode far beyond the grid, with most of the mass."""
+    """Interpolation between nodes of the grid has a false mode far from the grid, with most of the mass."""
     rng = np.random.default_rng(1)
     x, g, h = rng.normal(size=1000), rng.integers(0, 200, 1000), rng.integers(0, 100, 1000)
     eta = -0.4 + 0.4 * x + (0.8 * rng.normal(size=200))[g] + (0.6 * rng.normal(size=100))[h]

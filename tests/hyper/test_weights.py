@@ -30,7 +30,7 @@ def test_tail_of_few_draws_has_infinite_pareto_k(draws):
 
 @pytest.mark.parametrize("draws", [20, 30, 100, 1000])
 def test_many_tails_are_smoothed_like_single_tails(draws):
-    """ArviZ smooths one set of weights and normalises them. It refuses tails of few draws."""
+    """ArviZ smooths one set of weights and normalises them. ArviZ refuses tails of few draws."""
     rng = np.random.default_rng(draws)
     spread = np.geomspace(1e-12, 30.0, 12)
     log_weights = np.column_stack([scale * rng.standard_normal(draws) for scale in spread])

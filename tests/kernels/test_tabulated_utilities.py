@@ -59,6 +59,6 @@ def test_tabulated_gumbel_utilities_match_the_softmax(spread, scale):
 
 
 def test_probabilities_of_utilities_with_very_different_scales_do_not_sum_to_one():
-    """The user of the tables detects the error by this sum."""
+    """Callers of the tables detect inaccurate probabilities by the distance of the sum from 1."""
     p = by_tables(np.array([0.0, 500.0]), np.array([1e8, 0.0]), NORMAL)
     assert abs(p.sum() - 1.0) > 1e-3

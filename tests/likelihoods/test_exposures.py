@@ -75,7 +75,7 @@ def test_row_without_exposure_equals_a_removed_row(method, written):
 
 @pytest.mark.parametrize("method", ["ep", "fv"])
 def test_rows_without_exposure_follow_the_prior_given_remaining_rows(method):
-    """Moments of these rows match predictions from a fit of the remaining rows, up to the jitter."""
+    """Moments of rows without exposure match predictions from a fit of the remaining rows, up to the jitter."""
     all_rows, _ = model(slice(None))
     without, gp = model(REST)
     found, others = fit(all_rows, method), fit(without, method)

@@ -113,7 +113,7 @@ def test_two_classes_match_the_closed_form():
 
 @pytest.mark.parametrize("c", [3, 4, 10])
 def test_probabilities_of_independent_classes_are_exact(c):
-    """SciPy integrates the probability of each class. A shift that is common to all classes does not change it."""
+    """SciPy integrates the probability of each class. A common shift of all classes does not change the probability."""
     rng = np.random.default_rng(c)
     mean, variance = 2.0 * rng.standard_normal(c), np.exp(rng.standard_normal(c))
     sd = np.sqrt(1.0 + variance)

@@ -218,7 +218,7 @@ def test_cutpoints_of_any_type_are_accepted(distribution, declared, dtype):
 
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
 def test_crossing_cutpoints_give_nan_for_all_classes(name):
-    """PyMC's log density is −∞ here, also if the class between these cutpoints does not occur."""
+    """PyMC's log density of crossing cutpoints is −∞, also if the class between the cutpoints does not occur."""
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(np.array([[0.5], [-0.5], [1.0]]))
     for observed in range(4):
         assert np.isnan(likelihood.log_density(np.zeros((1, 1)), np.array([observed])))

@@ -243,7 +243,7 @@ ALIKE = np.column_stack([THREE[:, 0], THREE[:, 0], THREE[:, 1]])
     ],
 )
 def test_constant_columns_are_distinguished(dims, dtype, as_data):
-    """These columns are not constant at new points. The reference is PyMC's covariance function."""
+    """Columns that are constant at fitted points vary at new points. The reference is PyMC's covariance function."""
     covariance = cov.ExpQuad(3, ls=np.arange(1.0, 4.0)[: len(dims)], active_dims=dims)
     functions = made(covariance, MEANS[0], (3 * ALIKE).astype(dtype), as_data)
     a, b = RNG.normal(size=(2, 4, 3))

@@ -194,7 +194,7 @@ def test_float32_log_normalisers_extrapolated_to_the_whole_posterior_have_quadra
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 def test_common_shift_of_sites_has_the_given_sum(share):
-    """After the shift, the sites imply the common function stored with them."""
+    """After the shift, Σ_k S_k μ_k of the posterior means μ_k equals the stored sum of the sites."""
     s, h = sites()
     common = RNG.normal(size=M)
     q = StepPosterior(StepArrays(), upper_spoilt(s), h, share)

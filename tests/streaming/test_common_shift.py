@@ -78,7 +78,7 @@ def test_common_shift_of_shared_features_makes_means_sum_to_zero():
 
 
 def test_common_shift_does_not_change_sites_that_agree_with_their_means():
-    """This holds for any test functions: here four for nine points."""
+    """The result holds for any test functions. The test has four test functions for nine points."""
     w, t, nu, _ = sites(1, 9)
     precision = np.einsum("ib,kb,jb->kij", w[0], t, w[0])
     location = np.einsum("ib,kb->ki", w[0], nu)
@@ -98,7 +98,7 @@ def test_zero_sites_have_no_common_shift(sets):
 def test_functions_with_equal_inducing_inputs_have_different_test_functions():
     """Q for equal weights is the Gram matrix of the test functions.
 
-    It lacks one rank: 6 test functions of 5 features.
+    Its rank is 5: six test functions are combinations of five features.
     """
     w = np.repeat(np.random.default_rng(0).normal(size=(1, 5, 20)), 3, axis=0)
     (_, _, gram), _ = remembered(w, np.ones((3, 20)), np.zeros((3, 20)))

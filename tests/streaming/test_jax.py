@@ -28,7 +28,7 @@ def jax_step_of(problem, optimiser=None):
 @pytest.mark.variation(but=["stateless, pairwise", "sites, bernoulli_probit"])
 @pytest.mark.parametrize("name", STEPS)
 def test_step_matches_stored_results_of_the_graph(name):
-    """Both use the same quadrature rule, which has too few nodes for utilities without noise ("robust max")."""
+    """Steps in JAX and stored steps have the same rule, with too few nodes for utilities without noise."""
     problem, tolerance = problem_of(name), 1e-3 if "robust max" in name else 1e-8
     found, expected = numbers(problem, jax_step_of(problem)), kept()[name]
     assert found.keys() == expected.keys()

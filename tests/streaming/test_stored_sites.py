@@ -76,7 +76,7 @@ def test_epochs_of_batches_reach_the_fixed_point_of_ep(build, sites, batch_size)
 
 
 def test_stored_site_is_subtracted_with_the_features_that_it_was_added_with():
-    """Features change with the hyperparameters. A site must be removed with the features it was added with."""
+    """Features change with the hyperparameters, so the features at the addition of a site must be stored."""
     problem, run = begun(models.shared, "pairwise", 8, learning_rate=0.2)
     apart = 0.0
     for _ in range(30):

@@ -184,7 +184,7 @@ def test_unbounded_tilted_density_has_no_normaliser(name):
 
 
 def test_quantiles_of_a_mixture_invert_its_distribution_function():
-    """A spike and slabs, of which one is far narrower than the others."""
+    """The mixture has a spike and slabs. One slab is far narrower than the other slabs."""
     weights, means, sds = np.array([0.3, 0.2, 0.5]), np.array([0.2, 0.2, 0.9]), np.array([0.0, 0.01, 0.7])
     columns = [np.tile(each[:, None], 2) for each in (weights, means, sds**2)]
     levels = np.tile(np.linspace(0.001, 0.999, 400)[:, None], 2)

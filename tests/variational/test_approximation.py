@@ -103,7 +103,7 @@ def test_draws_have_the_posterior_moments(fitted):
 
 @fits
 def test_flat_vector_has_the_moments_of_its_variables(fitted):
-    """mean, std and cov of PyMC's unconstrained vector, against draws of this vector."""
+    """Mean, std and cov of PyMC's unconstrained vector match the moments of draws of the vector."""
     fit = fitted.fit
     values = fit.sample_dict_fn(6000, random_seed=3)
     flat = np.concatenate([values[name].reshape(6000, -1) for name in fit.ordering], axis=1)

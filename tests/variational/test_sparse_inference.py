@@ -437,7 +437,7 @@ def test_inducing_inputs_are_fixed_by_default(nested, pairwise):
 
 
 def test_reported_deviation_excludes_the_common_part_of_classes():
-    """Labels do not depend on the sum of three functions with one prior. It accounts for a third of each variance."""
+    """Labels do not depend on the sum of three functions with one prior. The sum has a third of each variance."""
     model, _ = models.shared()
     with model:
         start = {"ls": [1.0, 1.0], "eta": 3.0}
