@@ -1,3 +1,5 @@
+"""Annealed evidence of models, against quadrature and other paths; warnings and refusals."""
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt

@@ -1,3 +1,5 @@
+"""Annealing from a base density to the posterior: weights, standard errors and paths, against quadrature."""
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal

@@ -314,7 +314,7 @@ def test_separation_of_flat_coefficients_is_found_next_to_effects_with_a_density
 
 
 def test_ep_is_exact_for_coefficients_of_a_single_row():
-    """The evidence is a product of gamma functions. The first row and the group of other rows have improper cavities."""
+    """The evidence is a product of gamma functions. Cavities of the first row and of all other rows are improper."""
     counts, first = 1 + COUNTS, np.arange(N) == 0
     with pm.Model() as model:
         counted(lambda: pm.Flat("a") + pm.Flat("b") * first, counts)()

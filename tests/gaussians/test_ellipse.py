@@ -1,3 +1,5 @@
+"""Elliptical slice sampling of a Gaussian vector."""
+
 import numpy as np
 import pytest
 

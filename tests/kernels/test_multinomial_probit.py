@@ -1,3 +1,5 @@
+"""Kernels of the multinomial probit: log probabilities and derivatives, against quadrature and differences."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

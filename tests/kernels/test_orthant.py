@@ -1,3 +1,5 @@
+"""Probabilities that jointly normal variables are below bounds, against SciPy, closed forms and finer rules."""
+
 import mpmath
 import numpy as np
 import pytest

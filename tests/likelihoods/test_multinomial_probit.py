@@ -1,3 +1,5 @@
+"""The multinomial probit as a PyMC distribution: densities, draws, derivatives and refusals."""
+
 import pickle
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Class probabilities of a multinomial probit under normal latent values, against other methods."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Results of slow references: their storage, and comparison with computed values."""
+
 import json
 
 import numpy as np

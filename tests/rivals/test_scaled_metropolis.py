@@ -1,3 +1,5 @@
+"""The scaled Metropolis-Hastings sampler: exact posteriors, adaptation, state and refusals."""
+
 import cloudpickle
 import numpy as np
 import pymc as pm
