@@ -55,7 +55,7 @@ BUDGETS = {
     "registration": (173, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 326, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 328, 26, 700
 
 
 def lines(path: Path) -> int:

@@ -44,6 +44,7 @@ def scalar_ep(
     history: History,
     *,
     average: Callable[..., None],
+    repeated: Callable[..., None] | None = None,
     density: Callable[..., None] | None = None,
     rough: Callable[..., None] | None = None,
     slopes: Callable[..., None] | None = None,
@@ -53,11 +54,12 @@ def scalar_ep(
 ) -> Found:
     """Run EP. `start` has the precisions and locations of the sites (2, n), and is overwritten.
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
-    `ParameterSlopes`. `density` is a faster kernel for cavities with variance 0. Sweeps far from the fixed point, and
-    solves with a wide tolerance, use the kernel `rough`. `normal` writes the sites of normal densities, since matching
-    moments loses digits for precise sites. Precisions of sites are at least `least_precision`, 0 or −∞. Other options
-    are passed to `pymc_gpep.solvers.site_ep.site_ep`.
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, and `repeated` the function
+    of its `of_rows`, used in place of `average` and `rough`. `slopes` is the kernel of its `ParameterSlopes`. `density`
+    is a faster kernel for cavities with variance 0. Sweeps far from the fixed point, and solves with a wide tolerance,
+    use the kernel `rough`. `normal` writes the sites of normal densities, since matching moments loses digits for
+    precise sites. Precisions of sites are at least `least_precision`, 0 or −∞. Other options are passed to
+    `pymc_gpep.solvers.site_ep.site_ep`.
     """
     y = problem.labels
     posterior = FunctionSitePosterior(problem, least_precision)
@@ -74,7 +76,10 @@ def scalar_ep(
 
     def changed(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> float:
         """Write the sites that match the moments of tilted distributions. Return the largest change."""
-        terms(mean, width, y, problem.parameters, h)
+        if repeated is None:
+            terms(mean, width, y, problem.parameters, h)
+        else:
+            repeated(mean, width, h)
         target[:, :, 0] = site_of(h[1], np.maximum(-h[2], at.least), mean, width)
         target[:, given, 0] = exact[:, given]
         return largest_change(target, sites, scale)
@@ -143,6 +148,7 @@ class EP(AcceleratedEP):
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0
         average = likelihood.computation(GaussianAverage)
+        of_rows = average.of_rows
         slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
         density = likelihood.computation(ScalarDensity).derivatives if likelihood.offers(ScalarDensity) else None
         return scalar_ep(
@@ -150,6 +156,7 @@ class EP(AcceleratedEP):
             start,
             history,
             average=average.terms,
+            repeated=of_rows and of_rows(problem.labels, problem.parameters),
             density=None if density is None else of_width_zero(density),
             rough=average.rough,
             slopes=slopes,

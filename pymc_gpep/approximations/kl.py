@@ -139,7 +139,8 @@ class KL(AcceleratedBound):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(AverageLogDensity).terms
-        average = likelihood.computation(GaussianAverage).terms if likelihood.offers(GaussianAverage) else None
+        average = likelihood.computation(GaussianAverage) if likelihood.offers(GaussianAverage) else None
+        of_rows = average and average.of_rows
         slopes = likelihood.computation(ParameterSlopes).average_log if likelihood.offers(ParameterSlopes) else None
         return scalar_bound(
             problem,
@@ -148,7 +149,8 @@ class KL(AcceleratedBound):
             terms=terms,
             target=average_target,
             slopes=slopes,
-            average=average,
+            average=average and average.terms,
+            repeated=of_rows and of_rows(problem.labels, problem.parameters),
             largest_precision=likelihood.largest_precision,
             least_precision=likelihood.least_precision,
             several_rows=likelihood.several_rows,

@@ -6,6 +6,7 @@ local_likelihood: observations and computations of a likelihood, as approximatio
 observed: checks of observed variables, counts and numbers
 likelihood: base class of likelihoods: reading from a model, densities, predictions
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
+cell_rules: quadrature rules for a normal density times any density of one latent value
 averages_over_cells: averages of a density of one latent value, from its logarithm alone
 one_function: base classes of likelihoods of one latent function, or of one for each class
 standard_density: base class of likelihoods with a standard density

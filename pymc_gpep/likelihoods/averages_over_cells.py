@@ -14,13 +14,22 @@ enough without compilation. The result of a point is NaN if its averages do not 
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
-from typing import NamedTuple, Protocol, Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.cell_rules import (
+    CellDensity,
+    CellRule,
+    DensityPoints,
+    Rules,
+    on_grid,
+    plain_rules,
+    tilted_rules,
+)
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     ColumnDensity,
@@ -411,16 +420,14 @@ def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) 
     out = np.full((rows, n), np.nan)
     for group, begun in rules:
         left, rule = group, begun
-        count = _FEWEST
+        count = FEWEST
         before = terms(rule, count)
-        while count < _MOST and len(left):
+        while count < MOST and len(left):
             count *= 2
             now = terms(rule, count)
-            floor = _floor(rule.points.variance, rows)
-            with np.errstate(invalid="ignore"):
-                agree = (np.abs(now - before) <= _AGREEMENT * (np.abs(now) + floor)).all(axis=0)
-            out[:, left[agree]] = now[:, agree]
-            others = np.flatnonzero(~agree)
+            same = agree(now, before, rule.points.variance)
+            out[:, left[same]] = now[:, same]
+            others = np.flatnonzero(~same)
             left, before, rule = left[others], now[:, others], rule.take(others)
     return out
 
@@ -429,13 +436,12 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
     """Return nodes minus the mean, weights that sum to 1, log ∫ N p df, and log p with two derivatives at the nodes."""
     points = rule.points
     deviation, measure = rule.nodes(count)
-    density = points.log_density(deviation)
-    exponent = density[0] - 0.5 * deviation**2 / points.variance
-    top = exponent.max(axis=0)
-    weights = np.exp(exponent - top) * measure
-    total = weights.sum(axis=0)
-    value = top + np.log(total) - 0.5 * np.log(2.0 * math.pi * points.variance)
-    return deviation, weights / total, value, density
+    if half is None or not rule.nested(count):
+        return NodeTable(deviation, measure, *rule.points.log_density(deviation))
+    density = np.empty((3, *deviation.shape))
+    density[:, ::2] = half.value, half.slope, half.curvature
+    density[:, 1::2] = rule.points.log_density(deviation[1::2])
+    return NodeTable(deviation, measure, *density)
 
 
 def _log_average(rule: CellRule, count: int) -> Array:
@@ -445,30 +451,50 @@ def _log_average(rule: CellRule, count: int) -> Array:
     κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also at kinks of p. A small D would amplify rounding errors of the cumulants. They
     are then computed as Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
     """
-    variance = rule.points.variance
-    deviation, weights, value, (_, slope, curvature) = _tilted_weights(rule, count)
+    weights, value = table.normalised(variance)
+    slope, curvature = table.slope, table.curvature
 
     def average(x: Array) -> Array:
-        return np.asarray((weights * x).sum(axis=0))
+        return np.asarray(np.einsum("ij,ij->j", weights, x))
 
     first = average(slope)
-    g, s = slope - first, deviation / variance
-    s = s - average(s)
+    g, s = slope - first, table.deviation / variance
+    s -= average(s)
     gs, ss = g * s, s * s
     second, of_s = average(gs), average(ss)
-    wide = [average(g * ss), average(gs * ss) - 3.0 * second * of_s]
-    c, spread = curvature - average(curvature), average(g * g)
-    narrow = [
-        average(c * s) + average(g * gs),
-        average(c * ss) + average(gs * gs) - spread * of_s - 2.0 * second**2,
-    ]
+    bend, spread = average(curvature), average(g * g)
+    third, fourth = average(g * ss), average(gs * ss) - 3.0 * second * of_s
     small = variance * (average(np.abs(curvature)) + spread) < _NARROW
     # At a kink, (log p)″ misses the change of slope. The two formulas of h″ then differ.
     small &= np.abs(average(curvature) + spread - second) * variance < _SMOOTH
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
 
-def _by_blocks(
+def log_averages(rules: Rules, keep: Callable[[CellRule, NodeTable | None, NodeTable], None] | None = None) -> Array:
+    """Return h and four derivatives (5, n). Nodes are doubled until they agree; NaN if they never agree.
+
+    `keep` is called with the rules of points that agree, and with the tables of half the nodes and of all nodes. The
+    first table is None if it has nodes of the second table, see `NodeTable.half`.
+    """
+    out = np.full((5, sum(len(group) for group, _ in rules)), np.nan)
+    for group, begun in rules:
+        left, rule, count = group, begun, FEWEST
+        table = _tabulated(rule, count)
+        before = log_average_of(table, rule.points.variance)
+        while count < MOST and len(left):
+            count *= 2
+            half, table = table, _tabulated(rule, count, table)
+            now = log_average_of(table, rule.points.variance)
+            same = agree(now, before, rule.points.variance, nested=rule.nested(count))
+            out[:, left[same]] = now[:, same]
+            done, others = np.flatnonzero(same), np.flatnonzero(~same)
+            if keep is not None and done.size:
+                keep(rule.take(done), None if rule.nested(count) else half.take(done), table.take(done))
+            left, before, rule, table = left[others], now[:, others], rule.take(others), table.take(others)
+    return out
+
+
+def by_blocks(
     density: CellDensity,
     mean: Array,
     variance: Array,
@@ -485,8 +511,8 @@ def _by_blocks(
         at_mean[chosen] = density.two_derivatives(mean[chosen], columns[:, chosen])[0]
     chosen = np.flatnonzero(usable & ~np.isnan(at_mean))
     with np.errstate(all="ignore"):
-        for start in range(0, chosen.size, _POINTS):
-            block = chosen[start : start + _POINTS]
+        for start in range(0, chosen.size, BLOCK):
+            block = chosen[start : start + BLOCK]
             out[:, block] = terms(DensityPoints(density, mean[block], variance[block], columns[:, block]))
     return out
 
@@ -504,12 +530,12 @@ def log_average_terms(
     """Return h = log ∫ p(f) N(f | mean, variance) df and its first four derivatives in the mean, (5, n)."""
 
     def terms(points: DensityPoints) -> Array:
-        wide, at_mean, narrow = _widened(points)
-        out = _refined(tilted_rules(wide, concave), _log_average, 5)
+        wide, at_mean, narrow = widened(points)
+        out = log_averages(tilted_rules(wide, concave))
         out[:3] = np.where(narrow, at_mean, out[:3])
         return out
 
-    return _by_blocks(density, mean, variance, columns, 5, terms)
+    return by_blocks(density, mean, variance, columns, 5, terms)
 
 
 def _plain_weights(rule: CellRule, count: int) -> tuple[Array, Array]:
@@ -535,11 +561,24 @@ def average_log_terms(
     """Return g = ∫ log p(f) N(f | m, v) df and its derivatives in the mean m and the variance v, (3, n)."""
 
     def terms(points: DensityPoints) -> Array:
-        wide, at_mean, narrow = _widened(points)
+        wide, at_mean, narrow = widened(points)
         out = _refined(plain_rules(wide, concave), _average_log, 3)
         return np.where(narrow, at_mean * [[1.0], [1.0], [0.5]], out)
 
-    return _by_blocks(density, mean, variance, columns, 3, terms)
+    return by_blocks(density, mean, variance, columns, 3, terms)
+
+
+class Numbered:
+    """Density whose last column is the index of the point."""
+
+    def __init__(self, density: CellDensity) -> None:
+        self._density = density
+
+    def two_derivatives(self, f: Array, columns: Array) -> Array:
+        return self._density.two_derivatives(f, columns[:-1])
+
+    def on_grid(self, f: Array, columns: Array) -> Array:
+        return on_grid(self._density, f, columns[:-1])
 
 
 type _Slopes = Callable[[Array, NDArray[np.intp]], Array]
@@ -568,15 +607,19 @@ def average_slopes(
             return density.two_derivatives(f, given[:-1])
 
     def averages(rule: CellRule, nodes: int) -> Array:
-        deviation, weights = _tilted_weights(rule, nodes)[:2] if tilted else _plain_weights(rule, nodes)
+        if tilted:
+            table = _tabulated(rule, nodes)
+            deviation, (weights, _) = table.deviation, table.normalised(rule.points.variance)
+        else:
+            deviation, weights = _plain_weights(rule, nodes)
         found = slopes(rule.points.mean + deviation, rule.points.columns[-1].astype(np.intp))
         return np.asarray(np.where(weights > _LEAST, weights * found, 0.0).sum(axis=1))
 
     def terms(points: DensityPoints) -> Array:
-        wide, _, _ = _widened(points)
+        wide, _, _ = widened(points)
         return _refined(rules_of(wide, concave), averages, count)
 
-    return _by_blocks(Numbered(), mean, variance, numbers, count, terms)
+    return by_blocks(Numbered(density), mean, variance, numbers, count, terms)
 
 
 normal_slopes = partial(average_slopes, tilted=False)

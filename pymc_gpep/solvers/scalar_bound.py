@@ -200,6 +200,7 @@ def scalar_bound(
     target: Target,
     slopes: Callable[..., None] | None = None,
     average: Callable[..., None] | None = None,
+    repeated: Callable[..., None] | None = None,
     largest_precision: float,
     least_precision: float = 0.0,
     several_rows: bool = False,
@@ -213,10 +214,10 @@ def scalar_bound(
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity` with the target
     `average_target`, or of `QuadraticBound` with `bound_target`. `slopes` is the kernel of `ParameterSlopes` for g.
-    `average` is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then starts at the sites of
-    naive TAP, which need no factorisation, and are near the maximum for any magnitude. If the posterior with these
-    sites is too wide for the density, the solve starts at precise sites at the mode. If factors combine `several_rows`,
-    cavities of naive TAP are narrowed.
+    `average` is the kernel of `GaussianAverage`, if the likelihood has one, and `repeated` the function of its
+    `of_rows`. A cold solve then starts at the sites of naive TAP, which need no factorisation, and are near the maximum
+    for any magnitude. If the posterior with these sites is too wide for the density, the solve starts at precise sites
+    at the mode. If factors combine `several_rows`, cavities of naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
     of_sites = FunctionSitePosterior(problem, least_precision)
@@ -248,7 +249,7 @@ def scalar_bound(
         return float((at(mean, np.zeros_like(variance))[0] - at(mean, variance)[0]).mean())
 
     if not sites.any() and average is not None:
-        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True, several_rows=several_rows)
+        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True, several_rows=several_rows, repeated=repeated)
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):

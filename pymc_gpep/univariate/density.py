@@ -366,6 +366,14 @@ class RowDensity:
         with self._lock:
             return np.stack([np.broadcast_to(each, len(f)) for each in self._function(f, *columns)])
 
+    def on_grid(self, f: Array, columns: Array) -> Array:
+        """Return log density and two derivatives (3, k, m) at latent values (k, m), given the columns (q, m)."""
+        function = self._function
+        if not function.broadcasts:
+            return self.two_derivatives(f.ravel(), np.tile(columns, (1, len(f)))).reshape(3, *f.shape)
+        with self._lock:
+            return np.stack([np.broadcast_to(each, f.shape) for each in function(f, *columns)])
+
     def third_derivative(self, f: Array, columns: Array) -> Array:
         """Return the third derivative (m,) at latent values (m,), given the parts `columns` (q, m)."""
         with self._lock:

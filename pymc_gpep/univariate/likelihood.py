@@ -39,6 +39,7 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, some_of
 from pymc_gpep.likelihoods.standard_density import OfNumbers, reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
+from pymc_gpep.univariate.kept_nodes import KeptAverage
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.univariate.row_cut import RowsMixedError
 
@@ -222,7 +223,7 @@ class UnivariateLikelihood(OfNumbers):
         return (
             ScalarDensity(made.derivatives),
             ColumnDensity(self.density.columns, self.density.two_derivatives),
-            GaussianAverage(made.average),
+            GaussianAverage(made.average, of_rows=made.of_rows),
             AverageLogDensity(made.average_log),
             ParameterSlopes(made.slopes, made.average_slopes, made.average_log_slopes),
         )
@@ -379,6 +380,9 @@ class _Computations:
             self.derivatives(mean, y, parameters, out[:4])
             return
         out[:] = log_average_terms(self._density, mean, variance, self._density.columns(y, parameters))
+
+    def of_rows(self, y: Observed, parameters: Array) -> KeptAverage:
+        return KeptAverage(self._density, self._density.columns(y, parameters))
 
     def average_log(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(self._density, mean, variance, self._density.columns(y, parameters))

@@ -436,19 +436,33 @@ def _single(conditions: Iterable[Variable]) -> list[Variable]:
 type _Step = tuple[Callable[..., Any], list[int], int]
 
 
-def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
-    """Return a function that computes `outputs` from arrays in the dtypes of `inputs`, without NumPy's warnings."""
+class RowFunction:
+    """Function of arrays, without NumPy's warnings.
+
+    Parameters
+    ----------
+    function : callable
+        Function of arrays that returns a list of arrays.
+    broadcasts : bool
+        Whether inputs may have more axes than in the graph, with lengths that NumPy's rules of broadcasting allow.
+    """
+
+    def __init__(self, function: Callable[..., list[Array]], broadcasts: bool) -> None:
+        self._function, self.broadcasts = function, broadcasts
+
+    def __call__(self, *values: Any) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return self._function(*values)
+
+
+def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> RowFunction:
+    """Return a function that computes `outputs` from arrays in the dtypes of `inputs`."""
     function = interpreted(inputs, outputs)
     function.trust_input = True
     graph = function.maker.fgraph
     nodes = graph.toposort()
     if not all(isinstance(node.op, Ufunc | DimShuffle) for node in nodes):
-
-        def whole(*values: Any) -> list[Array]:
-            with np.errstate(all="ignore"):
-                return cast(list[Array], function(*values))
-
-        return whole
+        return RowFunction(function, False)
     places: dict[Variable, int] = {}
     for variable in [*graph.inputs, *(v for node in nodes for v in (*node.inputs, *node.outputs)), *graph.outputs]:
         places.setdefault(variable, len(places))
@@ -461,12 +475,11 @@ def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Ca
         held = begun.copy()
         for place, value in zip(given, values, strict=True):
             held[place] = value
-        with np.errstate(all="ignore"):
-            for call, operands, place in steps:
-                held[place] = call(*[held[i] for i in operands])
+        for call, operands, place in steps:
+            held[place] = call(*[held[i] for i in operands])
         return [held[place] for place in wanted]
 
-    return stepwise
+    return RowFunction(stepwise, not any(isinstance(node.op, DimShuffle) for node in nodes))
 
 
 def _call(node: Apply) -> Callable[..., Any]:
