@@ -150,7 +150,7 @@ class KL(AcceleratedBound):
             target=average_target,
             slopes=slopes,
             average=average and average.terms,
-            repeated=of_rows and of_rows(problem.labels, problem.parameters),
+            repeated=of_rows and of_rows(problem.labels, problem.parameters, rough=True),
             largest_precision=likelihood.largest_precision,
             least_precision=likelihood.least_precision,
             several_rows=likelihood.several_rows,

@@ -37,14 +37,14 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.jax import JAXLinker
 from pytensor.link.vm import Loop, VMLinker
 from pytensor.scalar.basic import AND, GE, LE, Add, Cast, Clip, Mul, Sub
-from pytensor.scalar.math import Log1mexp, PolyGamma, Softplus, TriGamma
+from pytensor.scalar.math import BetaInc, Log1mexp, PolyGamma, Softplus, TriGamma
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.utils import import_func_from_string
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import polygamma
+from scipy.special import betainc, polygamma
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.graphs.affine import is_elementwise
@@ -160,10 +160,18 @@ def _trigamma(x: Any) -> Any:
     return ahead + z + 0.5 * square + z * square * series
 
 
+def _betainc(a: Any, b: Any, x: Any) -> Any:
+    """Regularised incomplete beta function, xᵃ for b = 1, as for zeros of a negative binomial."""
+    if not np.all(b == 1.0):
+        return betainc(a, b, x)
+    return np.where((a > 0.0) & (x >= 0.0) & (x <= 1.0), np.power(x, a), np.nan)
+
+
 _SPECIAL: dict[type, Callable[..., Any]] = {
+    BetaInc: _betainc,
     Log1mexp: _log_one_minus_exp,
     PolyGamma: polygamma,
-    Softplus: lambda x: np.logaddexp(0.0, x),
+    Softplus: lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))),
     TriGamma: _trigamma,
 }
 """Vectorised functions for operations that PyTensor computes by a Python call for each number."""

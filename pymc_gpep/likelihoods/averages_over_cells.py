@@ -470,22 +470,24 @@ def _log_average(rule: CellRule, count: int) -> Array:
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
 
-def log_averages(rules: Rules, keep: Callable[[CellRule, NodeTable | None, NodeTable], None] | None = None) -> Array:
+def log_averages(
+    rules: Rules, keep: Callable[[CellRule, NodeTable | None, NodeTable], None] | None = None, loose: float = 1.0
+) -> Array:
     """Return h and four derivatives (5, n). Nodes are doubled until they agree; NaN if they never agree.
 
     `keep` is called with the rules of points that agree, and with the tables of half the nodes and of all nodes. The
-    first table is None if it has nodes of the second table, see `NodeTable.half`.
+    first table is None if it has nodes of the second table, see `NodeTable.half`. `loose` is that of `agree`.
     """
     out = np.full((5, sum(len(group) for group, _ in rules)), np.nan)
     for group, begun in rules:
         left, rule, count = group, begun, FEWEST
         table = _tabulated(rule, count)
         before = log_average_of(table, rule.points.variance)
-        while count < MOST and len(left):
+        while count < (MOST if loose == 1.0 else _MOST_LOOSE) and len(left):
             count *= 2
             half, table = table, _tabulated(rule, count, table)
             now = log_average_of(table, rule.points.variance)
-            same = agree(now, before, rule.points.variance, nested=rule.nested(count))
+            same = agree(now, before, rule.points.variance, nested=rule.nested(count), loose=loose)
             out[:, left[same]] = now[:, same]
             done, others = np.flatnonzero(same), np.flatnonzero(~same)
             if keep is not None and done.size:

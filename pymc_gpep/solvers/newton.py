@@ -292,6 +292,8 @@ def sites_at_mode(
         _approach(problem, x, ascent, tolerance)
     else:
         newton(problem, x, ascent, History(_MAX_APPROACHES, watched=False), tolerance=tolerance)
+    if not np.isfinite(ascent.h[1]).all():
+        return np.zeros((2, width.size))
     log_posterior(problem, x, ascent, image)
     b, slope = prior.weights(x, ascent.gradient)[0], ascent.gradient[0]
     # If the prior covariance is nearly singular, rounding determines some directions of the weights.

@@ -27,6 +27,7 @@ from pymc_gpep.likelihoods.cell_rules import CellDensity, CellRule, DensityPoint
 
 _COVERED = 8.5  # Smallest distance between a mean and an end of the kept nodes, in standard deviations.
 _FALL = 34.0  # Smallest fall of the log integrand from its mode to the end of the nodes.
+_LOOSE = 1e3  # Multiple of the allowed differences between rules for rough averages.
 _LARGEST = 2**22  # Largest number of kept nodes of all rows.
 
 
@@ -78,13 +79,13 @@ class _Kept(NamedTuple):
         whole, half = tables[:count], tables[count:]
         return cls(mean, low, high, NodeTable(*whole), NodeTable(*half) if half else None)
 
-    def terms(self, mean: Array, variance: Array) -> tuple[Array, NDArray[np.bool_]]:
+    def terms(self, mean: Array, variance: Array, loose: float) -> tuple[Array, NDArray[np.bool_]]:
         """Return h with four derivatives (5, n), and a mask of the points at which both rules agree."""
         shift = mean - self.mean
         whole = self.whole._replace(deviation=self.whole.deviation - shift)
         half = whole.half() if self.half is None else self.half._replace(deviation=self.half.deviation - shift)
         found = log_average_of(whole, variance)
-        return found, agree(found, log_average_of(half, variance), variance, nested=self.half is None)
+        return found, agree(found, log_average_of(half, variance), variance, nested=self.half is None, loose=loose)
 
     def cover(self, mean: Array, variance: Array) -> NDArray[np.bool_]:
         """Return a mask of the points whose tilted densities are negligible beyond the nodes."""
@@ -112,10 +113,12 @@ class KeptAverage:
     density : CellDensity
     columns : array (q, n)
         Further arguments of the density of each row.
+    rough : bool
+        Whether averages with an error of about 1e-7 suffice.
     """
 
-    def __init__(self, density: CellDensity, columns: Array) -> None:
-        self._density, self._columns = density, columns
+    def __init__(self, density: CellDensity, columns: Array, *, rough: bool = False) -> None:
+        self._density, self._columns, self._loose = density, columns, _LOOSE if rough else 1.0
         self._kept: dict[int, _Kept] = {}
         # Number of nodes of each row, 0 without kept nodes, and its place among the rows with as many nodes.
         self._size, self._place = np.zeros((2, columns.shape[1]), np.intp)
@@ -130,7 +133,7 @@ class KeptAverage:
                 block = chosen[start : start + BLOCK]
                 own = kept.take(_run(place[block]))
                 with np.errstate(all="ignore"):
-                    found, good = own.terms(mean[block], variance[block])
+                    found, good = own.terms(mean[block], variance[block], self._loose)
                     good &= own.cover(mean[block], variance[block])
                 out[:, block[good]] = found[:, good]
                 left[block[good]] = False
@@ -151,7 +154,7 @@ class KeptAverage:
                 kept = _Kept.of(rule, half, whole).take(own)
                 made.setdefault(kept.nodes, []).append((numbers[own], kept))
 
-            out = log_averages(tilted_rules(wide), keep)
+            out = log_averages(tilted_rules(wide), keep, self._loose)
             out[:3] = np.where(narrow, at_mean, out[:3])
             return out
 

@@ -381,8 +381,8 @@ class _Computations:
             return
         out[:] = log_average_terms(self._density, mean, variance, self._density.columns(y, parameters))
 
-    def of_rows(self, y: Observed, parameters: Array) -> KeptAverage:
-        return KeptAverage(self._density, self._density.columns(y, parameters))
+    def of_rows(self, y: Observed, parameters: Array, *, rough: bool = False) -> KeptAverage:
+        return KeptAverage(self._density, self._density.columns(y, parameters), rough=rough)
 
     def average_log(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(self._density, mean, variance, self._density.columns(y, parameters))

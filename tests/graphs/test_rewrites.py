@@ -105,6 +105,7 @@ OPERATIONS = {
     "a function of its own": (pt.softplus(P), 1),
     "the end of a probability": (pt.log1mexp(-pt.abs(P)), 3),
     "derivatives of the gamma function": (pt.polygamma(1, pt.abs(P)) + pt.psi(pt.abs(P)), 4),
+    "an incomplete beta function": (pt.betainc(2.5, 1.0, P) + pt.betainc(2.5, 1.5, P), 3),
     "no function of NumPy": (pt.round(P, mode="half_away_from_zero"), 0),
 }
 

@@ -102,6 +102,13 @@ def test_all_derivatives_match_new_rules(kind):
         assert_allclose(written(average, mean, variance) / natural, expected / natural, rtol=1e-7, atol=1e-9)
 
 
+@every
+def test_rough_averages_have_six_digits(kind):
+    y, mean, variance = moments(6)
+    exact, rough = (written(KeptAverage(kind(), y[None], rough=each), mean, variance)[:3] for each in (False, True))
+    assert_allclose(rough, exact, rtol=1e-6, atol=1e-6)
+
+
 def test_after_slight_changes_densities_are_hardly_evaluated_again():
     y, mean, variance = moments(3)
     density = ZeroInflated()
