@@ -125,7 +125,9 @@ class StackedLikelihood(CombinedLikelihood):
         if all(part.offers(GaussianAverage) for part in self.parts):
             each = [part.computation(GaussianAverage) for part in self.parts]
             terms, normal = ([getattr(one, name) for one in each] for name in ("terms", "normal"))
-            found.append(GaussianAverage(self._by_part(terms), normal=self._by_part(normal) if any(normal) else None))
+            repeated = partial(_Repeated, tuple(self._made()), each) if any(one.of_rows for one in each) else None
+            normals = self._by_part(normal) if any(normal) else None
+            found.append(GaussianAverage(self._by_part(terms), normal=normals, of_rows=repeated))
         if all(part.offers(AverageLogDensity) for part in self.parts):
             terms = [part.computation(AverageLogDensity).terms for part in self.parts]
             found.append(AverageLogDensity(self._by_part(terms)))
@@ -215,3 +217,42 @@ def _at_parts(parts: Sequence[_Part], kernels: Sequence[Kernel | None], slopes: 
             out[part.own][..., rows] = found
         else:
             out[..., rows] = found
+
+
+class _Repeated:
+    """Function of `GaussianAverage.of_rows` for the rows of all likelihoods."""
+
+    def __init__(
+        self,
+        parts: Sequence[_Part],
+        averages: Sequence[GaussianAverage],
+        y: Observed,
+        parameters: Array,
+        *,
+        rough: bool = False,
+    ) -> None:
+        self._kernels: dict[int, Kernel] = {}
+        self._number = parameters[0].astype(np.intp)
+        self._place = np.zeros(len(self._number), np.intp)
+        for part, average in zip(parts, averages, strict=True):
+            rows = np.flatnonzero(self._number == part.number)
+            if rows.size:
+                self._place[rows] = np.arange(rows.size)
+                given = part.observed(y, rows), part.parameters(parameters, rows)
+                faster = average.of_rows and average.of_rows(*given, rough=rough)
+                self._kernels[part.number] = faster or partial(_at_places, average.terms, *given)
+
+    def __call__(self, mean: Array, variance: Array, out: Array, rows: NDArray[np.intp] | None = None) -> None:
+        number, place = (each if rows is None else each[rows] for each in (self._number, self._place))
+        for own, kernel in self._kernels.items():
+            chosen = np.flatnonzero(number == own)
+            found = np.empty((5, chosen.size))
+            kernel(mean[chosen], variance[chosen], found, place[chosen])
+            out[:, chosen] = found
+
+
+def _at_places(
+    terms: Kernel, y: Observed, parameters: Array, mean: Array, variance: Array, out: Array, rows: NDArray[np.intp]
+) -> None:
+    """Call the kernel of `GaussianAverage` at some rows of a likelihood."""
+    terms(mean, variance, y[rows], np.ascontiguousarray(parameters[:, rows]), out)

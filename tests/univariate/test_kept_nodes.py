@@ -1,13 +1,18 @@
 """Averages with kept densities, against sums over dense grids and against averages by new rules."""
 
 import numpy as np
+import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.averages_over_cells import log_average_terms
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.univariate import kept_nodes
 from pymc_gpep.univariate.kept_nodes import KeptAverage
+from pymc_gpep.univariate.likelihood import ANY_UNIVARIATE
 
 N = 40
 _GRID = np.linspace(-30.0, 30.0, 60_001)
@@ -149,3 +154,23 @@ def test_narrow_and_undefined_densities_are_as_before():
     for _ in range(2):
         found = written(average, mean, variance)
         assert_allclose(found[:3], log_average_terms(ZeroInflated(), mean, variance, y[None])[:3], rtol=1e-9)
+
+
+def test_likelihoods_of_several_variables_keep_the_densities_of_each():
+    y, mean, variance = moments(7)
+    with pm.Model() as model:
+        f = pm.Normal("f", 0, 1, shape=N)
+        pm.ZeroInflatedPoisson("y", psi=0.7, mu=pm.math.exp(f), observed=y.astype(int))
+    univariate = ANY_UNIVARIATE.read(model["y"], {model["f"]}).likelihood
+    poisson = next(each for each in LIKELIHOODS if each.name == "poisson")
+    count = len(univariate.density.graph.rows)
+    parameters = np.full((1 + count, N), 0.7)
+    parameters[0] = np.arange(N) % 2
+    both = StackedLikelihood(parameters, (poisson, univariate), (1, count))
+    average = both.computation(GaussianAverage)
+    repeated, rows, expected = average.of_rows(y, parameters), np.array([5, 0, 8]), np.empty((5, N))
+    for shift in (0.0, 0.1, 6.0):
+        now = mean + shift, variance
+        average.terms(*now, y, parameters, expected)
+        assert_allclose(written(repeated, *now), expected, rtol=1e-7, atol=1e-9)
+        assert_allclose(written(repeated, now[0][rows], variance[rows], rows), expected[:, rows], rtol=1e-7, atol=1e-9)
