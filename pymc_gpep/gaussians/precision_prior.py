@@ -115,7 +115,12 @@ class PrecisionStructure:
     def posterior(self) -> FactorPattern:
         """Sparsity pattern of Q + AᵀΠA."""
         own, other = _distinct(self.q, [self._pairs, *self.together])
-        return FactorPattern(self.q, np.r_[self.first, own], np.r_[self.second, other])
+        return FactorPattern(self.q, np.r_[self.first, own], np.r_[self.second, other], self.places)
+
+    @property
+    def places(self) -> Array | None:
+        """Places (q, d) of coefficients, NaN without a place; None if no coefficient has a place."""
+        return None
 
     @cached_property
     def prior_slots(self) -> tuple[Indices, Indices]:
@@ -460,9 +465,16 @@ class NeighbourStructure(PrecisionStructure):
     ----------
     sets : NeighbourSets
         Neighbours of each place.
+    inputs : array (p, d)
+        Inputs of the places.
     """
 
     sets: NeighbourSets = field(kw_only=True)
+    inputs: Array = field(kw_only=True)
+
+    @property
+    def places(self) -> Array:
+        return np.concatenate([np.full((self.begin, self.inputs.shape[1]), np.nan), self.inputs])
 
     @property
     def begin(self) -> int:
@@ -584,7 +596,14 @@ class NeighbourPrior(PrecisionPrior):
     def some(self, points: Indices) -> "NeighbourPrior":
         own = self.structure
         structure = NeighbourStructure(
-            own.cells[points], own.first, own.second, own.columns, own.widths, flat=own.flat, sets=own.sets
+            own.cells[points],
+            own.first,
+            own.second,
+            own.columns,
+            own.widths,
+            flat=own.flat,
+            sets=own.sets,
+            inputs=own.inputs,
         )
         array = np.concatenate([self.values[:, points].ravel(), self.array.ravel()[own.cells.size :]])
         return NeighbourPrior(array[None, None], self.mean[:, points], structure)

@@ -150,7 +150,15 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         first, second = (np.r_[one, self.n_plain + other] for one, other in
                          ((own.first, self.sets.first), (own.second, self.sets.second)))  # fmt: skip
         return NeighbourStructure(
-            own.cells, first, second, own.columns, own.widths, own.together, own.flat, sets=self.sets
+            own.cells,
+            first,
+            second,
+            own.columns,
+            own.widths,
+            own.together,
+            own.flat,
+            sets=self.sets,
+            inputs=self.ordered,
         )
 
     @cached_property

@@ -7,6 +7,7 @@ team: threads for BLAS and for independent work
 site_algebra: base class of the algebra of sites that couple functions
 problem: interface of a solver: prior, problem, result; posterior of one function
 coefficients: rows of coefficients, dense or sparse
+dissection: order of a sparse matrix whose rows have places
 sparse_precision: factor of a sparse precision
 neighbour_precision: precision of a nearest-neighbour process
 newton: Newton's method for the mode of the latent values

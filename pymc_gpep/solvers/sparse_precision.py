@@ -23,6 +23,7 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
     count_rows,
     factorise,
     fill_rows,
+    fill_widened,
     find_slots,
     independent_set,
     place_in_runs,
@@ -30,9 +31,11 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
     selected_inverse,
     solve_lower,
     solve_upper,
+    widen_runs,
     write_corner,
 )
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
+from pymc_gpep.solvers.dissection import dissected
 
 _DENSE = 40  # Smallest number of full columns for which dense matrices are faster.
 _FULL = 0.9  # Smallest share of nonzero entries of a block that can be stored as full.
@@ -49,6 +52,8 @@ class FactorPattern:
     q : int
     first, second : array
         Rows and columns of entries of P, in either triangle; the diagonal may be omitted.
+    places : array (q, d), optional
+        Places of rows, if entries connect mostly close rows, see `pymc_gpep.solvers.dissection`.
 
     Attributes
     ----------
@@ -62,11 +67,11 @@ class FactorPattern:
         Number of products of a factorisation, weighted by time. A product in the dense block, by LAPACK, has weight 1.
     """
 
-    def __init__(self, q: int, first: Indices, second: Indices) -> None:
+    def __init__(self, q: int, first: Indices, second: Indices, places: Array | None = None) -> None:
         ones = np.ones(2 * len(first))
         there = coo_array((ones, (np.r_[first, second], np.r_[second, first])), shape=(q, q)).tocsc()
         self.components = connected_components(there, directed=False)[1]
-        self.order, counts = _in_runs(there, *_best_order(there))
+        self.order, counts = _in_runs(there, *_best_order(there, places))
         self._place = np.argsort(self.order)
         before, columns = _earlier(there, self.order)
         parent, seen, ends = np.empty((3, q), np.int64)
@@ -151,16 +156,19 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
     return np.searchsorted(row[by_row], np.arange(there.shape[0] + 1)), np.ascontiguousarray(column[by_row])
 
 
-def _best_order(there: csc_array) -> tuple[Indices, Indices]:
+def _best_order(there: csc_array, places: Array | None = None) -> tuple[Indices, Indices]:
     """Return the order with the fewest entries of L, and the number of entries of each column of L.
 
     Among orders with equally many entries, the last is returned. In the reversed order a random walk is factorised
     without rounding errors, since the pivots are the precisions of the steps.
     """
-    if (crossed := _bipartite_order(there)) is not None:
+    orders = [] if places is None else [dissected(there.tocsr(), places)]
+    if not orders and (crossed := _bipartite_order(there)) is not None:
         return crossed
+    if not orders or there.shape[0] <= _SMALL:
+        orders += _orders(there)
     best, fewest = None, np.iinfo(np.int64).max
-    for order in _orders(there):
+    for order in orders:
         parent, seen = np.empty((2, len(order)), np.int64)
         counts = np.zeros(len(order), np.int64)
         if count_rows(*_earlier(there, order), fewest, parent, counts, seen):

@@ -123,6 +123,50 @@ def _extends(starts, rows, j, dense):
 
 
 @kernel
+def widen_runs(starts, rows, dense, counts):
+    """Write the number of entries of each column after runs are merged with their parents.
+
+    Run J and the run K after it are merged if the first row below J is a column of K. Columns of J then have entries in
+    all columns and rows of K. A merged run is eliminated in one step, but some of its entries are 0. The smaller the
+    run, the larger is the accepted share of these entries (Chen, Davis, Hager and Rajamanickam 2008).
+    """
+    last = dense
+    end = dense  # The run from `first` to `end` includes all merged runs; `zeros` of its entries are 0.
+    below, zeros = 0, 0.0
+    while last > 0:
+        first = last - 1
+        while _extends(starts, rows, first - 1, dense):
+            first -= 1
+        own = starts[last] - starts[last - 1]
+        merged = False
+        if last < end and own > 0 and rows[starts[last - 1]] < end:
+            width = end - first
+            more = zeros + (last - first) * float(end - last + below - own)
+            share = more / (width * (0.5 * width + below))
+            merged = width <= 4 or (share < 0.8 and width <= 16) or (share < 0.1 and width <= 48) or share < 0.05
+        if merged:
+            zeros = more
+        else:
+            end, below, zeros = last, own, 0.0
+        for j in range(first, last):
+            counts[j] = end - j - 1 + below
+        last = first
+
+
+@kernel
+def fill_widened(starts, rows, dense, wide_starts, wide_rows):
+    """Write the rows of columns after `widen_runs`: the later columns of the run, then the rows of its last column."""
+    for j in range(starts.size - 2, -1, -1):
+        place, count = wide_starts[j], wide_starts[j + 1] - wide_starts[j]
+        if j < dense and count > starts[j + 1] - starts[j]:
+            # Column j + 1 belongs to the same run.
+            wide_rows[place] = j + 1
+            wide_rows[place + 1 : place + count] = wide_rows[wide_starts[j + 1] : wide_starts[j + 2]]
+        else:
+            wide_rows[place : place + count] = rows[starts[j] : starts[j + 1]]
+
+
+@kernel
 def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
     """Subtract the lower triangle of `products` (count, count) from the entries at the rows from `rows[begin]` on."""
     for c in range(count):
