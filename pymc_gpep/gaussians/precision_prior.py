@@ -533,7 +533,8 @@ class NeighbourPrior(PrecisionPrior):
         p, m = known.sets.cells.shape
         entries = known.posterior.entries
         return (
-            f"By {m} nearest neighbours of {p} places: {n} rows of {q} numbers, with {entries} entries in the factor."
+            f"By at most {m} nearest neighbours of {p} places: {n} rows of {q} numbers, with {entries} entries in the "
+            "factor."
         )
 
     @cached_property

@@ -190,8 +190,10 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         """Return coefficients (s, m), residual variances (s,) and neighbours (s, m) of a process at inputs (s, d)."""
         assert self.choice is not None
         assert self.sets is not None
+        assert self.structure is not None
         places, p = np.concatenate([self.ordered, x - self.centre]), len(self.ordered)
-        near, counts = self.choice.cliques(point, places[p:], self.ordered, self.sets)
+        m, pattern = self.sets.cells.shape[1] + 1, self.structure.posterior
+        near, counts = self.choice.cliques(point, places[p:], self.ordered, m, pattern)
         return *self.choice.regressions(point, places, jitter_of(self._latent), near, counts), self.n_plain + near
 
     def drawn(self, point: PointType, x: Array, values: Array, rng: np.random.Generator) -> Array:

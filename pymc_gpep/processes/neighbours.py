@@ -27,6 +27,7 @@ from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
 from pymc_gpep.solvers.neighbour_precision import NeighbourSets, PlaceTree, regressions_of
+from pymc_gpep.solvers.sparse_precision import FactorPattern
 
 _PAIRS = 40_000  # Number of pairs of places in a block. The arrays of a block fit into a processor's cache.
 _CORRELATIONS = 4_000_000  # Largest number of correlations in a block.
@@ -214,16 +215,25 @@ class NeighbourChoice:
         cov, variance = self._moments(point, a, b)
         return np.asarray(cov), np.asarray(variance)
 
+    def _scaled(self, point: PointType, x: Array) -> Array:
+        """Return places minus their mean, in units of length scales or, without length scales, of deviations."""
+        scales, spread = self.scales(point, x), x.std(axis=0)
+        moved: Array = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
+        return moved
+
     def order(self, point: PointType, x: Array) -> NDArray[np.int64]:
         """Return an order (p,) of places x (p, d): each place is the furthest from all earlier places."""
-        scales, spread = self.scales(point, x), x.std(axis=0)
-        moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
-        return PlaceTree(moved).maximin()
+        return PlaceTree(self._scaled(point, x)).maximin()
 
     def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
-        """Return an order (p,) of distinct places x (p, d), and the m nearest earlier places of each."""
-        order, count = self.order(point, x), min(m, max(len(x) - 1, 1))
-        return order, NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
+        """Return an order (p,) of distinct places x (p, d), and the m nearest earlier places of each.
+
+        About half as many further neighbours are added, see `NeighbourSets.extended`.
+        """
+        moved = self._scaled(point, x)
+        order, count = PlaceTree(moved).maximin(), min(m, max(len(x) - 1, 1))
+        sets = NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
+        return order, sets.extended(moved[order], min(count + (count + 1) // 2, max(len(x) - 1, 1)))
 
     def earlier(self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return indices (s, m) of the m nearest places to each x (s, d), among the first `before` (s,) places."""
@@ -252,21 +262,30 @@ class NeighbourChoice:
     def _of_pairs(self) -> Any:
         return self._at([pair_covariance(self._model, self._functions, *self._symbols)], self._symbols)
 
-    def cliques(self, point: PointType, x: Array, known: Array, sets: NeighbourSets) -> tuple[NDArray[np.int64], ...]:
-        """Return for each new place (s, d) a set of places of the data (s, m + 1), and its size (s,).
+    def cliques(
+        self, point: PointType, x: Array, known: Array, m: int, pattern: FactorPattern
+    ) -> tuple[NDArray[np.int64], ...]:
+        """Return for each new place (s, d) close places of the data (s, m), and their number (s,).
 
-        A set consists of a place and its neighbours: only covariances within such sets are in the selected inverse. No
-        other set contains more of the places nearest to the new place.
+        Only covariances of places that share a column of the factor are in the selected inverse. The m nearest places
+        each have a column. The method chooses the column that contains the nearest of them: rank r has the weight
+        r^-1.5.
         """
-        count = min(sets.cells.shape[1] + 1, len(known))
-        near = self.earlier(point, x, known, count, np.full(len(x), len(known)))
-        own = np.concatenate([np.arange(sets.size)[:, None], sets.cells], axis=1)
-        best = np.empty(len(x), np.int64)
-        for start in range(0, len(x), step := max(1, _CORRELATIONS // count**3)):
-            some = near[start : start + step]
-            there = (own[some][..., None] == some[:, None, None]).any(axis=2).sum(axis=2)
-            best[start : start + step] = np.take_along_axis(some, there.argmax(axis=1)[:, None], 1)[:, 0]
-        return own[best], sets.counts[best] + 1
+        near = self.earlier(point, x, known, min(m, len(known)), np.full(len(x), len(known)))
+        size, begin = near.shape[1], pattern.size - len(known)
+        position, weights = np.argsort(pattern.order)[begin + near], np.arange(1.0, size + 1.0) ** -1.5
+        cells, counts = np.zeros_like(near), np.empty(len(x), np.int64)
+        for start in range(0, len(x), step := max(1, _CORRELATIONS // size**2)):
+            rows = slice(start, start + step)
+            own, place = begin + near[rows], position[rows]
+            there = pattern.slots(*np.broadcast_arrays(own[:, :, None], own[:, None])) < pattern.nothing
+            there &= place[:, :, None] <= place[:, None]
+            best = (there @ weights).argmax(axis=1)
+            chosen = np.take_along_axis(there, best[:, None, None], 1)[:, 0]
+            counts[rows] = chosen.sum(axis=1)
+            first = np.argsort(~chosen, axis=1, kind="stable")
+            cells[rows] = np.where(np.sort(~chosen, axis=1), 0, np.take_along_axis(near[rows], first, 1))
+        return cells, counts
 
     def regressions(
         self, point: PointType, places: Array, jitter: float, cells: NDArray[np.int64], counts: NDArray[np.int64]

@@ -10,18 +10,21 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array, csc_array
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.neighbours import (
     maximin_order,
+    more_neighbours,
     nearest,
     pull_regressions,
     regressions,
     solve_backward,
     solve_forward,
 )
+from pymc_gpep.kernels.linalg.sparse_factor import find_slots
 from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows
-from pymc_gpep.solvers.sparse_precision import SparsePrecision, pairs_of_rows
+from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 
 type Indices = NDArray[np.int64]
 
@@ -51,6 +54,22 @@ class NeighbourSets:
         """Return the sets for neighbours (p, m). Place k uses only the first k neighbours if k < m."""
         return cls(cells, np.minimum(np.arange(len(cells)), cells.shape[1]))
 
+    def extended(self, x: Array, m: int) -> Self:
+        """Return sets with at most m neighbours. Added neighbours are near, and need no entries in a factor.
+
+        Parameters
+        ----------
+        x : array (p, d)
+            Places.
+        m : int
+        """
+        pattern = FactorPattern(self.size, self.first, self.second, x)
+        cells, counts = np.zeros((self.size, m), np.int64), self.counts.copy()
+        cells[:, : self.cells.shape[1]] = self.cells
+        positions = np.argsort(pattern.order)
+        more_neighbours(np.ascontiguousarray(x), cells, counts, pattern.starts, pattern.rows, pattern.order, positions)
+        return type(self)(cells, counts)
+
     def regressions(self, entries: Array) -> tuple[Array, Array]:
         """Return regressions b (p, m) and residual variances d (p,), from the entries of a covariance at the pairs."""
         return regressions_of(entries, self.slots, self.counts, self.cells.shape[1])
@@ -62,30 +81,38 @@ class NeighbourSets:
         return found
 
     @cached_property
-    def _made(self) -> tuple[Indices, Indices, Indices]:
+    def _columns(self) -> csc_array:
+        """Matrix with an entry for each pair of distinct places, row > column."""
         p, m = self.cells.shape
         one, other = pairs_of_rows(np.concatenate([np.arange(p)[:, None], self.cells], axis=1))
-        used = np.tril_indices(m + 1)[0] <= self.counts[:, None]
-        codes = np.maximum(one, other) * p + np.minimum(one, other)
-        codes = np.where(one == other, one - p, codes)  # The diagonal is first.
-        found, slots = np.unique(np.where(used, codes, -p), return_inverse=True)
-        first, second = (np.where(found < 0, found + p, each) for each in np.divmod(found, p))
-        return first, second, np.ascontiguousarray(slots.reshape(p, -1))
+        used = (np.tril_indices(m + 1)[0] <= self.counts[:, None]) & (one != other)
+        one, other = one[used], other[used]
+        rows, columns = np.maximum(one, other), np.minimum(one, other)
+        found = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(p, p)).tocsc()
+        found.sort_indices()
+        return found
 
-    @property
+    @cached_property
     def first(self) -> Indices:
         """Rows of the pairs of places: the diagonal, then one triangle."""
-        return self._made[0]
+        return np.concatenate([np.arange(self.size), self._columns.indices])
 
-    @property
+    @cached_property
     def second(self) -> Indices:
         """Columns of pairs of places."""
-        return self._made[1]
+        own = np.arange(self.size)
+        return np.concatenate([own, np.repeat(own, np.diff(self._columns.indptr))])
 
-    @property
+    @cached_property
     def slots(self) -> Indices:
         """Indices of the pairs of each place and its neighbours, (p, (m + 1)(m + 2)/2), in the order of the kernels."""
-        return self._made[2]
+        p, m = self.cells.shape
+        starts, rows = (each.astype(np.int64) for each in (self._columns.indptr, self._columns.indices))
+        one, other = pairs_of_rows(np.concatenate([np.arange(p)[:, None], self.cells], axis=1))
+        found = np.empty(one.shape, np.int64)
+        find_slots(starts, rows, one.ravel(), other.ravel(), found.reshape(-1))
+        found[np.tril_indices(m + 1)[0] > self.counts[:, None]] = 0
+        return found
 
 
 def regressions_of(entries: Array, slots: Indices, counts: Indices, m: int) -> tuple[Array, Array]:

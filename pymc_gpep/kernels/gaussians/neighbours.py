@@ -128,6 +128,47 @@ def nearest(x, before, known, numbers, first, starts, low, high, cells):
 
 
 @kernel
+def more_neighbours(x, cells, counts, starts, rows, order, positions):
+    """Add the nearest earlier places to the neighbours of each place, without new entries of a factor.
+
+    A place and its neighbours are rows of the first eliminated column among them. Any two rows of a column have an
+    entry in the factor. So these rows are the candidates. `order` has the place of each column, and `positions` its
+    inverse; places x (p, d) are in the order of the neighbours.
+
+    Parameters
+    ----------
+    cells : array (p, m)
+        Neighbours, of which `counts` (p,) are used. Further neighbours are added up to m.
+    """
+    m = cells.shape[1]
+    squares = np.empty(m)
+    for k in range(counts.size):
+        own, base, column = cells[k], counts[k], positions[k]
+        for a in range(base):
+            column = min(column, positions[own[a]])
+        count = base
+        for t in range(starts[column] - 1, starts[column + 1]):
+            candidate = order[column] if t < starts[column] else order[rows[t]]
+            square = _square(x[candidate], x[k])
+            if candidate >= k or (count == m and (base == m or square >= squares[m - 1])):
+                continue
+            known = False
+            for a in range(base):
+                known = known or own[a] == candidate
+            if known:
+                continue
+            place = count if count < m else m - 1
+            while place > base and squares[place - 1] > square:
+                squares[place] = squares[place - 1]
+                own[place] = own[place - 1]
+                place -= 1
+            squares[place] = square
+            own[place] = candidate
+            count = min(count + 1, m)
+        counts[k] = count
+
+
+@kernel
 def _factorised(entries, slots, size, lower):
     """Write the Cholesky factor of C_NN of one place into `lower`; NaN if C_NN is not positive definite."""
     for a in range(size):

@@ -53,7 +53,8 @@ class AllRows(Plan):
         the residuals given inducing values (FITC). `"kl"` maximises the variational bound.
     neighbours : int, optional
         Number of nearest neighbours, for example 20, by which `"ep"` and `"laplace"` approximate the only Gaussian
-        process at its distinct inputs. The precision is then sparse. At the end of a search, neighbours are chosen
+        process at its distinct inputs. The precision is then sparse. Half as many further neighbours are added, if the
+        factor of the precision has an entry for each of their pairs. At the end of a search, neighbours are chosen
         again, until they no longer change or hardly change the log posterior.
     """
 
