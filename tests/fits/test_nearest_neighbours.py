@@ -255,3 +255,23 @@ def test_twenty_neighbours_agree_with_fit_of_all_rows(kind):
     off = (few["mean"].values - whole["mean"].values) / sd
     assert np.sqrt((off**2).mean()) < 0.05
     assert_allclose(np.sqrt(few["variance"].values), sd, rtol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["normal rows", "duplicates", "lattice", "one input"])
+def test_twenty_neighbours_agree_with_fit_of_all_rows_for_special_inputs(case):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0.0, 4.0, size=(220, 1 if case == "one input" else 2))
+    x = {"duplicates": np.r_[x[:150], x[:70]], "lattice": np.argwhere(np.ones((15, 15))) / 4.0}.get(case, x)
+    mean = np.sin(x[:, 0])
+    with pm.Model():
+        ls, eta = pm.InverseGamma("ls", 3, 3), pm.HalfNormal("eta", 1)
+        f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Matern32(x.shape[1], ls=ls)).prior("f", X=pm.Data("x", x))
+        if case == "normal rows":
+            pm.Normal("y", f, pm.HalfNormal("s", 1), observed=mean + 0.3 * rng.normal(size=len(x)))
+        else:
+            pm.Poisson("y", mu=pm.math.exp(f), observed=rng.poisson(np.exp(mean)))
+        few, whole = (pm.fit(method="laplace", **FIXED, **own) for own in ({"neighbours": 20}, {}))
+    sd = np.sqrt(whole.latent["variance"].values)
+    assert np.abs((few.latent["mean"].values - whole.latent["mean"].values) / sd).max() < 0.06
+    assert few.log_evidence == pytest.approx(whole.log_evidence, abs=0.05)
