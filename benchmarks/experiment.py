@@ -84,6 +84,10 @@ class Experiment(ABC):
         """Tables that follow from the numbers of the picture, by key. A page builds them from these numbers."""
         return {}
 
+    def joined_tables(self, stored: Mapping[str, Sequence[Sequence[str]]]) -> Mapping[str, tuple[set[str], Table]]:
+        """Tables that add up the rows of stored tables of several runs, and the keys of these tables, by key."""
+        return {}
+
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         """The part of the results that the picture needs, small enough to be stored with the pages."""
         return found

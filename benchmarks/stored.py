@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Experiment, returned
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
@@ -200,7 +201,8 @@ def read_tables(paper: str, name: str, folder: Path = TABLES) -> dict[str, Any]:
 def page_tables(paper: str, name: str) -> dict[str, dict[str, Any]]:
     """Return tables of an experiment by key, with command, commits, columns and rows.
 
-    Tables come from the record of its tables, or are built from the record of its picture.
+    Tables come from the record of its tables, or are built from the record of its picture. Joined tables have the
+    commands, the commits and the seconds of all their runs.
     """
     found: dict[str, dict[str, Any]] = {}
     if (paper, name) in stored():
@@ -212,7 +214,26 @@ def page_tables(paper: str, name: str) -> dict[str, dict[str, Any]]:
     if (paper, name) in stored(TABLES):
         record = read_tables(paper, name)
         found |= {key: record | own for key, own in record["tables"].items()}
+        rows = {key: own["rows"] for key, own in found.items()}
+        for key, (sources, each) in _joined(paper, name, rows).items():
+            runs = [found[source] for source in sorted(sources)]
+            found[key] = {
+                "command": " && ".join(run["command"] for run in runs),
+                "commits": sorted({commit for run in runs for commit in run["commits"]}),
+                "machine": ", ".join(dict.fromkeys(run["machine"] for run in runs)),
+                "seconds": sum(run["seconds"] for run in runs),
+                "columns": list(each.columns),
+                "rows": each.cells,
+            }
     return found
+
+
+def _joined(paper: str, name: str, rows: Mapping[str, Any]) -> Mapping[str, tuple[set[str], Table]]:
+    """Return the joined tables of an experiment. Records of other commands have none."""
+    if not (FOLDER.parents[1] / "benchmarks" / paper / f"{name}.py").exists():
+        return {}
+    experiment = getattr(importlib.import_module(f"benchmarks.{paper}.{name}"), "EXPERIMENT", None)
+    return {} if experiment is None else experiment.joined_tables(rows)
 
 
 def table(paper: str, name: str, key: str) -> PageTable:

@@ -32,6 +32,8 @@ PAPER = {
     "mean": dict(zip(METHODS, (31, 0, 0, 6, 34, 92, 31), strict=True)),
     "median": dict(zip(METHODS, (54, 0, 0, 15, 48, 96, 51), strict=True)),
 }
+PRINTED = "paper"
+"""First words of rows with printed counts."""
 SWEPT = (*EVERY, *STEPPED, *PROGRAMS)
 TRIALS = 96
 SPLITS = 3
@@ -43,6 +45,8 @@ RIDGE_PART = "ridges"
 """Part with the program's FV alone, on the coarse grid of these data sets, for other ridges."""
 LOW_RANK = ("linear", "polynomial 1", "polynomial 2", "polynomial 3")
 """Covariances whose matrices have fewer large eigenvalues than rows. Means of FV depend on the ridge."""
+PROGRAMS_TABLE, PROGRAMS_ON_USPS = "programs", "programs on USPS"
+"""Keys of the tables with the program's iterations: on five data sets, and on USPS, which was run later."""
 LINEAR, WITH_OFFSET = "linear", "polynomial 1"
 """A linear covariance with an offset of 1 is the polynomial covariance of degree 1."""
 Ends = tuple[tuple[float, float], tuple[float, float]]
@@ -201,19 +205,36 @@ class Summary(Experiment):
         by_data = by_data | {"all": [values for own in by_data.values() for values in own]}
         rows: list[tuple[Any, ...]] = []
         for measure, paper in PAPER.items():
-            rows.append((measure, "paper", TRIALS, *map(str, paper.values())))
+            rows.append((measure, PRINTED, TRIALS, *map(str, paper.values())))
             for whose in ("text", "program", "program, naive TAP alone", "program, FV alone"):
                 for data, own in by_data.items():
                     if data == "all" or whose in ("text", "program"):
                         counts = [str(count) for count, _ in below(own, measure, whose).values()]
                         rows.append((measure, f"{whose}: {data}", len(own), *counts))
             rows.append((measure, MIXED, len(first), *_counts(mixed, measure)))
-        columns = ("below", "FV, LR and naive TAP of", "trials", *METHODS)
-        formats = ("", "", "d", *[""] * len(METHODS))
+        if {trial.data for trial in first} == {USPS}:
+            return {PROGRAMS_ON_USPS: _counted("Trials below the middle", rows)}
         return {
-            "programs": Table("Trials below the middle", columns, formats, rows),
-            "ridges": Table("Other ridges and offsets", columns, formats, _other_priors(found, first)),
+            PROGRAMS_TABLE: _counted("Trials below the middle", rows),
+            "ridges": _counted("Other ridges and offsets", _other_priors(found, first)),
         }
+
+    def joined_tables(self, stored: Mapping[str, Sequence[Sequence[str]]]) -> Mapping[str, tuple[set[str], Table]]:
+        """Table of all trials, whose counts are the sums over the data sets."""
+        sources = {PROGRAMS_TABLE, PROGRAMS_ON_USPS}
+        if not sources <= stored.keys():
+            return {}
+        counts = [
+            {(row[0], row[1]): np.array(row[2:], int) for row in stored[key] if row[1] != PRINTED} for key in sources
+        ]
+        rows: list[tuple[Any, ...]] = []
+        for measure, paper in PAPER.items():
+            rows.append((measure, PRINTED, TRIALS, *map(str, paper.values())))
+            for of, whose in counts[0]:
+                if of == measure and whose.endswith(": all"):
+                    trials_of, *total = sum(own[of, whose] for own in counts).tolist()
+                    rows.append((measure, whose.removesuffix(": all"), trials_of, *map(str, total)))
+        return {"programs, all": (sources, _counted("Trials below the middle, all data sets", rows))}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial minus EP's."""
@@ -310,6 +331,11 @@ def _other_priors(
                  for trial, values in best.items()]  # fmt: skip
         rows.append((measure, "linear covariance with an offset", len(moved), *_counts(moved, measure)))
     return rows
+
+
+def _counted(title: str, rows: list[tuple[Any, ...]]) -> Table:
+    columns = ("below", "FV, LR and naive TAP of", "trials", *METHODS)
+    return Table(title, columns, ("", "", "d", *[""] * len(METHODS)), rows)
 
 
 def _counts(best: Iterable[Mapping[str, float]], measure: str) -> list[str]:

@@ -235,3 +235,25 @@ def test_tables_count_trials_with_other_ridges_offsets_and_programs():
     assert changed["median", "program: Crabs, 1 points", 3][list(METHODS).index("FV")] == "1"
     assert changed["median", MIXED, 3][list(METHODS).index("FV")] == "0"
     assert programs["mean", "program: Crabs, 1 points", 2][list(METHODS).index("EP")] == "1"
+
+
+def test_joined_table_counts_trials_of_all_data_sets_together():
+    bits = dict.fromkeys(SWEPT, 0.5) | {"LR, code": 0.1, "FV, program": 0.2, "EP": 0.4}
+    found = {
+        f"{data}.0.probit.{covariance}.quarter": made_up(list(own), list(own.values()))
+        for data, covariance, own in (
+            ("pima", "linear", bits),
+            ("usps35", "linear", bits | {"FV, program": 0.9}),
+            ("usps35", "neural-network", bits | {"EP": 0.6}),
+        )
+    }
+    apart = {
+        key: own.cells
+        for data in ("pima", "usps35")
+        for key, own in SUMMARY.tables({name: part for name, part in found.items() if data in name}).items()
+    }
+    ((_, joined),) = SUMMARY.joined_tables(apart).values()
+    together = {(row[0], row[1].removesuffix(": all")): row[2:] for row in SUMMARY.tables(found)["programs"].cells}
+    assert len(joined.cells) == 12
+    assert all(together[row[0], row[1]] == row[2:] for row in joined.cells)
+    assert SUMMARY.joined_tables({"programs": apart["programs"]}) == {}
