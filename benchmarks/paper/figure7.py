@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
@@ -16,6 +17,11 @@ from pymc_gpep.rivals.class_independent_ep import IEP
 
 METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}
 QUANTITIES = ("evidence", "mlpd", "accuracy")
+FINER, FINER_OF = (2.0, 2.5, 3.0), ("EP", "IEP")
+"""Length scales of the table of rows, and its methods."""
+FINER_COLUMNS = ("log evidence", "at log σ² = 8", "mean log test density")
+PAPERS_LARGEST = 12.0
+"""Largest log variance of the paper's grid. The grid here goes on to 16."""
 NAMES = {"evidence": "evidence", "mlpd": "test density"}
 
 PAPER = (
@@ -119,6 +125,41 @@ class Figure7(Experiment):
             "computed."
         )
         return record, "\n".join([*lines, "", notes])
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of the largest values of EP and IEP at some length scales, for all magnitudes."""
+        rows = []
+        for log_lengthscale in FINER:
+            cells = [found.get(f"{method}-{log_lengthscale}") for method in FINER_OF]
+            if all(cell is not None for cell in cells):
+                texts = []
+                for cell in cells:
+                    at_8 = cell["evidence"][cell["log_variance"].tolist().index(8.0)]
+                    texts += [f"{cell['evidence'].max():.1f}", f"{at_8:.1f}", f"{cell['mlpd'].max():.4f}"]
+                rows.append((f"{log_lengthscale:g}", *texts))
+        heads = [head for method in FINER_OF for head in (f"{method}: {FINER_COLUMNS[0]}", *FINER_COLUMNS[1:])]
+        columns = ("log ℓ", *heads)
+        return {"rows": Table("Largest values by length scale", columns, ("",) * len(columns), rows)} if rows else {}
+
+    def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        rows = []
+        for method, grid in grids(pictured).items():
+            grid = grid.sel(log_variance=slice(None, PAPERS_LARGEST))
+            # Stored digits have ties along the magnitude, where values rise to the edge.
+            where = grid.where(grid["converged"]).isel(log_variance=slice(None, None, -1))
+            peaks = {name: peak(where[name]) for name in ("evidence", "mlpd")}
+            there = float(where["mlpd"].sel(peaks["evidence"]))
+            texts = [
+                part
+                for name, digits in (("evidence", 1), ("mlpd", 3))
+                for part in (f"{float(where[name].max()):.{digits}f}", shown(peaks[name]))
+            ]
+            rows.append((method, *texts, f"{there:.3f}"))
+        columns = (
+            "method", "largest log evidence", "at (log ℓ, log σ²)", "largest mean log test density", "at",
+            "density where the evidence peaks",
+        )  # fmt: skip
+        return {"largest": Table("Largest values", columns, ("",) * len(columns), rows)}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         panels = grids(found)

@@ -203,6 +203,20 @@ def draw(shown: Mapping[str, Arrays]) -> Figure | None:
     return figure
 
 
+def rows_of(own: Arrays) -> list[tuple[str, ...]]:
+    """Rows of methods with both scores and their differences from EP, from the numbers of a picture."""
+    rows = []
+    for i, method in enumerate(own["method"].tolist()):
+        texts = []
+        for of in ("mlpd", "mlpd_difference", "accuracy", "accuracy_difference"):
+            x = Estimate(*(float(own[f"{of}{end}"][i]) for end in ("", "_low", "_high")))
+            mark = "**" if of.endswith("_difference") and x.certain else ""
+            texts.append("" if method == "EP" and of.endswith("_difference")
+                         else f"{mark}{x.mean:.3f}{mark} ({x.low:.3f}, {x.high:.3f})")  # fmt: skip
+        rows.append((method, *texts))
+    return rows
+
+
 class ScoreExperiment(Experiment):
     """An experiment whose picture has the scores of methods in `order`."""
 
