@@ -183,7 +183,7 @@ def test_printed_tables_agree_with_the_records_of_pictures():
                     np.testing.assert_allclose(values, own[: len(values)], atol=1.1e-3)
 
 
-def test_tables_of_figure7_have_the_largest_magnitude_of_a_tie_and_leave_out_larger_ones():
+def test_largest_values_of_figure7_are_at_the_last_tie_in_the_grid_of_the_paper():
     magnitudes = np.arange(17.0)
     rising = {"evidence": np.minimum(magnitudes, 11.0) - 20.0, "mlpd": np.minimum(magnitudes, 9.0) - 10.0}
     flat = dict.fromkeys(("accuracy", "iterations"), np.ones(17)) | {"converged": np.ones(17, bool)}
