@@ -136,21 +136,48 @@ class Annealing(Experiment):
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of two points. The table of data sets was printed before there were records."""
-        rows = []
-        for regime in REGIMES:
-            if (cell := found.get(f"regime {regime}")) is not None:
-                off = np.abs(cell["found"][..., 0] - cell["exact"]) > FAR * cell["found"][..., 1]
-                texts = [
-                    ", ".join(
-                        f"{x[i, 1]:.3f}{'*' * bool(far[i])}" for x, far in zip(cell["found"], off, strict=True)
-                    )
-                    for i in range(len(TEMPERATURES))
-                ]  # fmt: skip
-                rows.append((str(regime), *texts))
-        first, *others = map(str, TEMPERATURES)
-        columns = ("regime", f"{first} temperatures", *others)
-        return {"two points": Table("Standard errors", columns, ("",) * len(columns), rows)} if rows else {}
+        return _of_two_points(found) | _of_data(found)
+
+
+def _of_two_points(found: Mapping[str, Arrays]) -> dict[str, Table]:
+    """Table of standard errors for two points."""
+    rows = []
+    for regime in REGIMES:
+        if (cell := found.get(f"regime {regime}")) is not None:
+            off = np.abs(cell["found"][..., 0] - cell["exact"]) > FAR * cell["found"][..., 1]
+            texts = [
+                ", ".join(
+                    f"{x[i, 1]:.3f}{'*' * bool(far[i])}" for x, far in zip(cell["found"], off, strict=True)
+                )
+                for i in range(len(TEMPERATURES))
+            ]  # fmt: skip
+            rows.append((str(regime), *texts))
+    first, *others = map(str, TEMPERATURES)
+    columns = ("regime", f"{first} temperatures", *others)
+    return {"two points": Table("Standard errors", columns, ("",) * len(columns), rows)} if rows else {}
+
+
+def _of_data(found: Mapping[str, Arrays]) -> dict[str, Table]:
+    """Table of the log evidence of Sonar by EP and by annealing."""
+    rows = []
+    for point, (name, likelihood, setting) in POINTS.items():
+        cells = [found.get(f"{point}{of}") for of in ("", f" {LONG}")]
+        if name != USPS and all(cell is not None for cell in cells):
+            runs = [run for cell in cells for run in cell["found"]]
+            texts = [_with_error(value, error) for value, error, *_ in runs]
+            title = f"{TITLES[name]} ({setting[0]:g}, {setting[1]:g}), {likelihood}"
+            rows.append((title, f"{float(cells[0]['EP']):.3f}", *texts, f"{runs[-1][2]:.0f}"))
+    columns = (
+        "data (log ℓ, log σ_f), likelihood", "EP", "from the prior, 200 temperatures", "from LA, 50", "from EP, 50",
+        "from EP, 1000", "effective runs, EP, 1000",
+    )  # fmt: skip
+    return {"data": Table("Log evidence of data", columns, ("",) * len(columns), rows)} if rows else {}
+
+
+def _with_error(value: float, error: float) -> str:
+    """A number with its error, both with two digits of the error, at most three after the point."""
+    digits = int(np.clip(1 - np.floor(np.log10(error)), 0, 3))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 EXPERIMENT = Annealing()

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from benchmarks.binary_paper.data import NOTE, TITLES, USPS
 from benchmarks.binary_paper.methods import GAUSSIAN, LINKS
 from benchmarks.binary_paper.sweep import COORDINATES, gathered, nested, peak, shown, sweep
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots import plot_evidence_grid
 
@@ -36,6 +37,14 @@ PANELS = (
     Panel("Figure 11", "sonar", "probit", GAUSSIAN),
 )
 QUANTITIES = ("evidence", "bound", "information", "errors")
+PRINTED = (2.0, 4.0)
+AT_PRINTED = {
+    "evidence": ("log evidence", 2),
+    "bound": ("Jensen's bound", 1),
+    "information": ("information, bits", 3),
+    "errors": ("errors of 773", 0),
+}
+"""Rows of the table of this point."""
 OF_FV = ("evidence", "printed", "information", "errors")
 """Quantities of FV. The second column of figure 10 is the bound as printed in the paper."""
 
@@ -98,6 +107,19 @@ class Figures9To11(Experiment):
                     *(f"- {method}: {a:.4f} ({b:.4f})" for method, (a, b) in shifted.items()), "",
                 ]  # fmt: skip
         return record, "\n".join(lines)
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of the point for which the paper prints LA's information and errors."""
+        for cell, part in found.items():
+            at = np.flatnonzero((np.asarray(part["points"]) == PRINTED).all(axis=1))
+            if cell.startswith(f"{USPS}.logit.") and at.size:
+                rows = [
+                    (title, *(f"{value:.{digits}f}" for value in part[measure][:, at[0]]))
+                    for measure, (title, digits) in AT_PRINTED.items()
+                ]
+                columns = ("", *part["methods"].tolist())
+                return {"at (2, 4)": Table("At (2, 4), USPS, logit", columns, ("",) * len(columns), rows)}
+        return {}
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         grids, chosen = dict(_grids(found)), {}

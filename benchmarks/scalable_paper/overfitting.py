@@ -7,17 +7,33 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
 from benchmarks.scalable_paper.data import NOTE, TITLES, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, PAPERS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows, sizes
+from benchmarks.scalable_paper.printed import TABLE2
 from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 SHOWN = (("waveform", 10), ("glass", 10), ("new-thyroid", 10), ("vowel", 10), ("vowel", 5))
 """Data sets, and the percentage of the points that are inducing inputs."""
 FOLDS = 5
 SCORED = (1, 2, 5, 10, 20, 30, 45, 70, 100, 150, 250, 500, 1000)
+COLUMNS = (1, 5, 10, 20, 30, 45, 70, 100, 150, 250)
+"""Iterations of the tables of the page."""
+ON_THE_PAGE = {
+    "waveform": (
+        ("ep", 10, "log Z_q"),
+        ("ep", 10, "held out"),
+        ("gfitc", 10, "log Z_q"),
+        ("gfitc", 10, "held out"),
+        ("sep", 10, "held out"),
+        ("vi", 10, "held out"),
+    ),
+    "vowel": (("ep", 5, "held out"), ("ep", 10, "held out"), ("sep", 5, "held out"), ("sep", 10, "held out")),
+}
+"""Rows of these tables: methods, percentages, and whether the row has objectives or scores."""
 ITERATIONS = {"gfitc": 1000}
 """Numbers of iterations other than the table's 250: L-BFGS ends by itself."""
 
@@ -72,6 +88,26 @@ class Overfitting(Experiment):
             "errors, averages over folds. Bounds of VI are not comparable with log Z_q."
         )
         return record, "\n".join(lines)
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Objectives and scores of Waveform, and scores of Vowel beside the printed ones, averages over folds."""
+        tables = {}
+        for name, asked in ON_THE_PAGE.items():
+            rows: list[tuple[str, ...]] = []
+            for method, percent, kind in asked:
+                runs = folds_of(found, f"{name}, M {percent} %, {method}")
+                if runs:
+                    iterations, objective, score, _ = average(runs)
+                    values, digits = (score, 3) if kind == "held out" else (objective, 1)
+                    by_iteration = dict(zip(iterations.tolist(), values, strict=True))
+                    size = f"M = {percent} %" if name == "vowel" else kind
+                    row = [f"{by_iteration[at]:.{digits}f}" if at in by_iteration else "" for at in COLUMNS]
+                    last = [f"{TABLE2[name, percent, method][0]:.2f}"] if name == "vowel" else []
+                    rows.append((f"{METHODS[method].title}, {size}", str(len(runs)), *row, *last))
+            if rows:
+                columns = ("iterations", "folds", *map(str, COLUMNS), *(["printed"] if name == "vowel" else []))
+                tables[TITLES[name]] = Table(f"{TITLES[name]} by iteration", columns, ("",) * len(columns), rows)
+        return tables
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         if not (sets := _sets(found)):
