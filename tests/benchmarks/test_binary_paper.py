@@ -5,8 +5,10 @@ import pymc as pm
 import pytest
 from scipy.special import erf
 
+from benchmarks.binary_paper.annealing import EXPERIMENT as ANNEALING
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Priors
 from benchmarks.binary_paper.figures2_5 import FOOTNOTE
+from benchmarks.binary_paper.figures9_11 import EXPERIMENT as FIGURES_9_TO_11
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, METHODS, log_link, printed_bound
 from benchmarks.binary_paper.paths import RIDGES, STEPPED, Programs, Steps, at_held_out
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
@@ -257,3 +259,29 @@ def test_joined_table_counts_trials_of_all_data_sets_together():
     assert len(joined.cells) == 12
     assert all(together[row[0], row[1]] == row[2:] for row in joined.cells)
     assert SUMMARY.joined_tables({"programs": apart["programs"]}) == {}
+
+
+def test_annealed_evidences_of_data_have_as_many_digits_as_their_errors():
+    short = np.array([[-66.4, 0.51, 3], [-61.9931, 0.0221, 20], [-757.8, 1.2, 2]])
+    long = np.array([[-61.98, 1e-4, 49.6]])
+    found = {"sonar (2, 0)": short, "sonar (2, 0) long": long, "sonar (2, 2)": short, "usps35 (3, 0.5)": short}
+    cells = {name: {"EP": np.array(-61.98712), "found": runs} for name, runs in found.items()}
+    (row,) = ANNEALING.tables(cells)["data"].cells
+    first, *others = "-66.40 ± 0.51", "-61.993 ± 0.022", "-757.8 ± 1.2", "-61.980 ± 0.000", "50"
+    assert row == ["Sonar (2, 0), probit", "-61.987", first, *others]
+
+
+def test_table_of_a_point_of_figure_9_has_the_values_at_this_point_alone():
+    points = np.array([[1.75, 4.0], [2.0, 4.0]])
+    measures = ("evidence", "bound", "information", "errors")
+    part = {name: np.array([[1.0, 10.0 + i], [2.0, 20.0 + i]]) for i, name in enumerate(measures)}
+    part |= {"points": points, "methods": np.array(["LA", "EP"])}
+    table = FIGURES_9_TO_11.tables({"sonar.logit.coarse.0": part, "usps35.logit.coarse.0": part})["at (2, 4)"]
+    assert table.columns == ("", "LA", "EP")
+    assert [row[1:] for row in table.cells] == [
+        ["10.00", "20.00"],
+        ["11.0", "21.0"],
+        ["12.000", "22.000"],
+        ["13", "23"],
+    ]
+    assert FIGURES_9_TO_11.tables({"usps35.logit.coarse.0": part | {"points": points[:, ::-1]}}) == {}

@@ -235,6 +235,25 @@ def test_report_of_overfitting_has_means_over_folds():
     assert [ax.get_title() for ax in figure.axes] == ["Glass, M 10 %", "Waveform, M 10 %"]
 
 
+def test_tables_by_iteration_are_averages_over_folds_beside_printed_scores() -> None:
+    at = np.array([1, 2, 5])
+    found = {
+        f"{piece}, fold {k}": {
+            "loss": np.arange(5.0) + k, "iterations": at, "scores": np.array([[0, 1, 0], [0, 2, 0], [0, 4.0 + k, 0]]),
+        }
+        for piece in ("waveform, M 10 %, gfitc", "vowel, M 5 %, sep", "glass, M 10 %, ep")
+        for k in range(2)
+    }  # fmt: skip
+    tables = overfitting.EXPERIMENT.tables(found)
+    assert tables.keys() == {"Waveform", "Vowel"}
+    objective, score = tables["Waveform"].cells
+    assert objective[:4] == ["GFITC, log Z_q", "2", "-0.5", "-4.5"]
+    assert score[:4] == ["GFITC, held out", "2", "1.000", "4.500"]
+    (row,) = tables["Vowel"].cells
+    assert (row[0], row[-1]) == ("SEP, M = 5 %", f"{TABLE2['vowel', 5, 'sep'][0]:.2f}")
+    assert {len(own) for own in (objective, score)} == {len(tables["Waveform"].columns)}
+
+
 def test_held_out_rows_are_not_used_in_training():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
