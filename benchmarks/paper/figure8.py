@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, TITLES, Split, halves, pixels, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
@@ -26,6 +27,7 @@ INNER = {"standard": 200, "incremental": 1}
 DAMPING = (0.8, 0.5)
 SHOWN = (5, 10, 20, 30)  # iterations in the table
 LOOKED_AT = (1, 2, 3, 4, 5, 6, 8, 11, 16, 23)
+SHORT = {"usps357": "USPS", "glass": "Glass"}
 SETTLED = 8  # first iteration that sets the limits of panels: earlier values are far from the solution
 
 PAPER = (
@@ -161,6 +163,24 @@ class Figure8(Experiment):
         )
         return record, "\n".join([*lines, "", notes])
 
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of −log Z above its limit after some iterations, and of the error of the density after the last."""
+        rows = []
+        for name in DATA:
+            for method in (*METHODS, PLAIN):
+                end = found.get(cell_name(name, method.split()[0], ACCELERATED, 1.0))
+                for damping in DAMPING:
+                    for inner in INNER:
+                        own = found.get(cell_name(name, method, inner, damping))
+                        if own is not None and end is not None and end["converged"]:
+                            above = end["evidence"][-1] - own["evidence"]
+                            texts = [_short(above[i]) if i < above.size else "" for i in SHOWN]
+                            last = own["mlpd"][SHOWN[-1]] - end["mlpd"][-1] if own["mlpd"].size > SHOWN[-1] else None
+                            density = "" if last is None or not np.isfinite(last) else f"{last:z.4f}"
+                            rows.append((SHORT[name], method, inner, f"{damping}", *texts, density))
+        columns = ("data", "method", "inner loops", "δ", *map(str, SHOWN), f"density, {SHOWN[-1]}")
+        return {"convergence": Table("Convergence", columns, ("",) * len(columns), rows)} if rows else {}
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         columns = [(name, inner) for name in DATA for inner in INNER]
         rows = [(quantity, damping) for quantity in ("evidence", "mlpd") for damping in dampings_of(found)]
@@ -233,6 +253,11 @@ def gaps(values: np.ndarray, end: Arrays | None, quantity: str, sign: float) -> 
         f"{values[i] - sign * end[quantity][-1]:+.4f}" if i < values.size and np.isfinite(values[i]) else "—"
         for i in SHOWN
     ]
+
+
+def _short(x: float) -> str:
+    """Three digits or so of a difference, four after the point at most."""
+    return f"{x:z.{int(np.clip(2 - np.floor(np.log10(max(abs(x), 1e-9))), 0, 4))}f}"
 
 
 EXPERIMENT = Figure8()

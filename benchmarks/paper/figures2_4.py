@@ -20,6 +20,7 @@ from scipy.stats import gaussian_kde, multivariate_normal
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations import NestedEP
@@ -156,6 +157,24 @@ class Figures2to4(Experiment):
         lines += [f"## The points of the picture (seed {PICTURE})", "", *(_one(own) if own else ["Not computed."]), ""]
         record["all"], text = _all(record["sets"])
         return record, "\n".join([*lines, *text])
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of both probabilities: of the paper, of the set of the picture, and of all sets."""
+        if _PICTURED not in found:
+            return {}
+        sets = {name: _at_positions(cell) for name, cell in found.items()}
+        rows = [
+            ("class 1 at x_i, paper", *(f"{p:.2f}" for p in PAPER["x_i"].values())),
+            ("set of the picture", *(f"{sets[_PICTURED]['x_i'][method]:.3f}" for method in METHODS)),
+        ]
+        for name, paper in (("x_i", None), ("boundary", PAPER["x_j"])):
+            if paper is not None:
+                chosen = (f"{p:.2f}{' (chosen)' * (method == 'EP')}" for method, p in paper.items())
+                rows.append(("class 2 at the boundary, paper", *chosen))
+            p = [np.array([own[name][method] for own in sets.values()]) for method in METHODS]
+            rows.append((f"{len(sets)} sets, median", *(f"{np.median(x):.3f}" for x in p)))
+            rows.append((f"{len(sets)} sets, smallest to largest", *(f"{x.min():.3f} to {x.max():.3f}" for x in p)))
+        return {"probabilities": Table("Probabilities", ("", *METHODS), ("",) * 4, rows)}
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         if _PICTURED not in found:

@@ -35,3 +35,13 @@ def test_picture_omits_panels_with_only_accelerated_iterations() -> None:
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes if ax.axison] == 2 * ["Glass, standard, δ = 0.5"]
     assert Figure8().draw({name: x for name, x in FOUND.items() if ACCELERATED in name}) is None
+
+
+def test_table_has_the_distance_from_the_limit_with_about_three_digits() -> None:
+    (row,) = Figure8().tables(FOUND)["convergence"].cells
+    assert row == ["Glass", "EP", "standard", "0.5", "0.0312", "", "", "", ""]
+    far = FOUND | {cell_name("glass", "EP", "standard", DAMPING[1]): iterated(40)}
+    far[cell_name("glass", "EP", "standard", DAMPING[1])]["evidence"][10] = -151.234
+    (row,) = Figure8().tables(far)["convergence"].cells
+    assert row[4:] == ["0.0312", "150", "0.0000", "0.0000", "0.0000"]
+    assert Figure8().tables({}) == {}
