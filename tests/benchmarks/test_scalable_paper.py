@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4, overfitting
-from benchmarks.scalable_paper.batch_methods import CENTRES, HELD, RANDOM
+from benchmarks.scalable_paper.batch_methods import CENTRES, HELD, LONGER, RANDOM
+from benchmarks.scalable_paper.batch_methods import METHODS as METHODS_BY_BATCH
 from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
 from benchmarks.scalable_paper.cavities import PrintedCavity
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
@@ -384,6 +385,17 @@ def test_figure_5_has_a_row_for_each_data_set() -> None:
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["MNIST", "", "flights", ""]
     assert FIGURE_5.tables({}) == {}
+
+
+def test_table_of_the_longer_fit_of_mnist_leaves_out_its_first_epochs() -> None:
+    scores = np.array([[1.0, 300, 0.9, 0.8, 0.7], [9.0, 1200, 0.5, 0.1, 0.45], [90.0, 7200, 0.25, 0.05, 0.2]])
+    rows = MNIST.tables({LONGER: {"scores": scores}})["more epochs"].cells
+    assert rows == [
+        ["4.0", "1200", "9", "0.1000", "0.5000", "0.4500"],
+        ["24.0", "7200", "90", "0.0500", "0.2500", "0.2000"],
+    ]
+    assert METHODS_BY_BATCH[LONGER]._replace(title="", epochs=None) == METHODS_BY_BATCH["vi-step"]._replace(title="")
+    assert MNIST.tables({"vi-step": {"scores": scores}}) == {}
 
 
 def test_table_of_figure_4_shows_averages_over_folds_at_some_iterations() -> None:
