@@ -13,7 +13,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
@@ -335,8 +335,10 @@ def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
             else:
                 ax.plot(curve[:, 0], curve[:, column], **style)
         ax.set(xscale="log", yscale="log", xlabel="processor seconds", ylabel=label)
-        for formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+        for formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter, ax.xaxis.set_major_formatter):
             formatter(FormatStrFormatter("%g"))
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_minor_locator(NullLocator())
 
 
 def titles() -> dict[str, str]:
