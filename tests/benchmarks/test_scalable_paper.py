@@ -412,3 +412,7 @@ def test_starts_of_the_joint_bound_are_compared_on_the_same_folds() -> None:
     assert EXPERIMENT.tables(found)["GPflow's start"].rows == [
         ("Waveform, 10 %", 2, "-7, 0.60", "-8, 0.60", "0.85"),
     ]
+    found |= {f"satellite, M 10 %, {method}, fold 0": run for method in ("vi-joint", "vi-gpflow")}
+    (row,) = EXPERIMENT.tables(found)["GPflow's start, Satellite"].rows
+    assert row[:3] == ("Satellite, 10 %", 1, "-7, 0.60")
+    assert len(EXPERIMENT.tables(found)["GPflow's start"].rows) == 1
