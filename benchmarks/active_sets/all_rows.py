@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from benchmarks.active_sets.first_rows import by_first_rows
+from benchmarks.common import Table
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, split, standardised, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
@@ -46,6 +47,14 @@ COUNTS, MORE = (50, 100, 200, 500), (1000,)
 """Numbers of active rows. `MORE` is for the digits alone."""
 SCORES = ("expected", "information", "random")
 WHOLE, MAXIMUM = "all rows", "maximum"
+WINDOW = "window"
+"""First word of pieces that compare sites which are updated once with sites of the latest rows that move."""
+LIQUID = (1, 25)
+"""Numbers of latest rows whose sites move while rows are chosen. 25 is the paper's."""
+WINDOWED = {"segmentation, 2100 rows": [1000, 210], "satellite, 2000 rows": [1500, 2000]}
+"""Data sets of these pieces, with the numbers of rows to learn from and to predict."""
+CHOICES, WINDOWED_COUNTS = 2, (50, 150)
+"""Number of choices of rows for each piece, and numbers of active rows."""
 
 
 def load(data: str, name: str, size: Sequence[int] | None) -> Split:
@@ -103,6 +112,31 @@ def by_active_rows(
     return {"found": np.array(found), "counts": np.array(counts), "converged": np.array(solution.converged)}
 
 
+def by_window(data: str, name: str, score: str, active: int, liquid: int, choices: int, size: list[int]) -> Arrays:
+    """Mean log densities (choices, 2) of held-out labels: by sites as chosen, and after all sites were iterated."""
+    parts = load(data, name, size)
+    prior = squared_exponential(distances(parts), *AT[name])
+    nothing = np.zeros((parts.classes, len(parts.y)))
+    found = np.empty((choices, 2))
+    options: dict[str, Any] = {
+        "active": active,
+        "criterion": score,
+        "rows": active + 1,
+        "sites": "coupled",
+        "passes": 3,
+    }
+    for seed in range(choices):
+        for i, polish in enumerate((False, True)):
+            ivm = IVM(liquid=min(liquid, active), polish=polish, **options)
+            with threadpool_limits(1):
+                solution = ivm.solve(DenseRows(prior.k, nothing), parts.y, random_seed=seed)
+                cross = prior.cross[:, solution.selection.rows]
+                ((mean, cov),) = by_first_rows(ivm, solution, cross, prior.variance, (active,))
+                p = probabilities("multinomial_probit", mean, cov)
+            found[seed, i] = np.log(of_labels(p, parts.ynew)).mean()
+    return {"found": found}
+
+
 class AllRows(Experiment):
     title = "Loss by active rows compared with all rows, at the same hyperparameters"
 
@@ -124,6 +158,15 @@ class AllRows(Experiment):
             *(
                 Cell(f"{name}, {MAXIMUM}", learned, {"data": data, "name": name, "learn_from": 30 if quick else 300})
                 for name in names
+            ),
+            *(
+                Cell(f"{WINDOW}, {name}, {score}, {active}, liquid {liquid}", by_window,
+                     {"data": data, "name": name, "score": score, "active": active, "liquid": liquid,
+                      "choices": 1 if quick else CHOICES, "size": [60, 60] if quick else size})
+                for name, size in WINDOWED.items() if name in names
+                for score in SCORES[:2]
+                for active in ((20,) if quick else WINDOWED_COUNTS)
+                for liquid in LIQUID
             ),
         ]  # fmt: skip
 
@@ -162,7 +205,20 @@ class AllRows(Experiment):
             "over held-out points. log σ² and log ℓ with the highest evidence of some rows, and in brackets the "
             f"values used: {maxima}."
         )
-        return record, "\n".join([*lines, "", notes])
+        return record, "\n".join([*lines, "", notes, *(f"\n{each}" for each in self.tables(found).values())])
+
+    def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
+        """Table of sites that move. The other tables were printed before there were records."""
+        rows = []
+        for name, (size, _) in WINDOWED.items():
+            for score in SCORES[:2]:
+                for active in WINDOWED_COUNTS:
+                    runs = [found.get(f"{WINDOW}, {name}, {score}, {active}, liquid {liquid}") for liquid in LIQUID]
+                    if all(run is not None for run in runs):
+                        texts = [" → ".join(f"{x:.3f}" for x in run["found"].mean(axis=0)) for run in runs]
+                        rows.append((f"{name.partition(',')[0]}, {size} rows", score, active, *texts))
+        columns = ("data", "chosen by", "active rows", *(f"`liquid={liquid}`" for liquid in LIQUID))
+        return {WINDOW: Table("Sites that move", columns, ("", "", "d", "", ""), rows)} if rows else {}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         names = [name for name in NAMES if any(f"{name}, {score}" in found for score in SCORES)]

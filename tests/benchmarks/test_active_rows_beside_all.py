@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.active_sets.all_rows import DIGITS, MAXIMUM, NAMES, SCORES, WHOLE, AllRows
+from benchmarks.active_sets import all_rows
+from benchmarks.active_sets.all_rows import DIGITS, LIQUID, MAXIMUM, NAMES, SCORES, WHOLE, WINDOW, AllRows
 from benchmarks.active_sets.recovery import CLASSES, INPUTS, METHODS, SEEDS, TRUE, Recovery, draw_data
 
 
@@ -35,7 +36,29 @@ def test_experiment_skips_fits_of_all_rows_of_the_digits() -> None:
     cells = {cell.name: cell.arguments for cell in AllRows().cells("", quick=False)}
     assert f"{DIGITS}, {WHOLE}" not in cells
     assert cells[f"{DIGITS}, random"]["counts"][-1] == 1000
-    assert len(cells) == 4 * (2 + len(SCORES)) - 1
+    assert len(cells) == 4 * (2 + len(SCORES)) - 1 + 16
+
+
+def test_table_of_moving_sites_has_averages_of_choices_before_and_after_iteration() -> None:
+    name = NAMES[0]
+    found = {
+        f"{WINDOW}, {name}, expected, 50, liquid {liquid}": {"found": np.array([[-0.4, -0.3], [-0.6, -0.5]]) / liquid}
+        for liquid in LIQUID
+    }
+    (row,) = AllRows().tables(found)[WINDOW].cells
+    assert row == ["segmentation, 1000 rows", "expected", "50", "-0.500 → -0.400", "-0.020 → -0.016"]
+    del found[f"{WINDOW}, {name}, expected, 50, liquid 25"]
+    assert AllRows().tables(found) == {}
+
+
+@pytest.mark.parametrize("liquid", LIQUID)
+def test_choices_with_moving_sites_are_iterated_to_one_fixed_point(monkeypatch, liquid) -> None:
+    split = draw_data(0, 60, 40)
+    monkeypatch.setattr(all_rows, "load", lambda data, name, size: split)
+    found = all_rows.by_window("", NAMES[0], "information", 60, liquid, 2, [60, 40])["found"]
+    whole = all_rows.by_all_rows("", NAMES[0], [60, 40])["found"][0, 0].mean()
+    np.testing.assert_allclose(found[:, 1], whole, atol=1e-4)
+    np.testing.assert_allclose(found[:, 0], whole, atol=0.1)
 
 
 def test_simulated_classes_depend_on_relevant_inputs_only() -> None:
