@@ -5,16 +5,16 @@ solution: result of a solve, and warm starts from nearby results
 cumulants: third cumulants of tilted distributions, for skewed marginals and corrections of EP
 approximator: base classes
 laplace: the Laplace approximation, for one latent function and for several
-kl: the Gaussian nearest in Kullback-Leibler divergence, bounds, and linear responses of means
+kl: the Gaussian nearest in Kullback-Leibler divergence, bounds, and responses of means to forces
 ep: expectation propagation (EP) for one latent function
-prior_sites: sites of prior factors in leave-one-out
+prior_sites: leave-one-out with updates of the sites of prior factors
 several_predictors: Laplace, EP and KL for rows of several linear predictors
-nested_ep: EP with sites that couple classes: nested EP for the multinomial probit, softmax
+nested_ep: EP with sites that couple classes, for the multinomial probit and the softmax
 variational_bayes: variational Bayes for the multinomial probit
 site_rules: factorisations of a likelihood for EP with inducing inputs
 sparse_ep: EP with inducing inputs, and the base class of approximations with inducing inputs
 sparse_vi: variational inference with inducing inputs
-methods: table of approximations by name, and of the likelihoods that each can fit
+methods: tables of approximations by name
 """
 
 from pymc_gpep.approximations.approximator import Approximator

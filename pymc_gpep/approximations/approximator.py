@@ -48,24 +48,24 @@ class Approximator(ABC):
     needs: ClassVar[tuple[type, ...]]
     """Types of the local computations that a likelihood must have, see `pymc_gpep.likelihoods.local_computations`."""
     follows_parameters: ClassVar[bool] = False
-    """Whether evidences have derivatives with respect to parameters of a likelihood (`ParameterSlopes`)."""
+    """Whether the evidence has derivatives with respect to parameters of the likelihood (`ParameterSlopes`)."""
     schemes: ClassVar[tuple[str, ...]]
     """Names of the schemes of the fallback sequence, in order."""
     looseness: ClassVar[float] = 1.0
-    """Factor on the tolerance during a search for hyperparameters. Evaluations without derivatives use its square.
-    It is above 1 if the error of the evidence is of second order in the tolerance."""
+    """Factor that multiplies the tolerance during a search for hyperparameters. Evaluations without derivatives use the
+    square of the factor. It is above 1 if the error of the evidence is of second order in the tolerance."""
     bounds: ClassVar[bool] = False
-    """Whether the evidence is a lower bound, which may be far below the log marginal likelihood."""
+    """Whether the evidence is a lower bound of the log marginal likelihood, possibly far below it."""
     matches_moments: ClassVar[bool] = False
     """Whether the posterior has (approximately) the mean and covariance of each row's tilted distribution."""
     whole_factors: ClassVar[str] = ""
-    """Text for messages if the likelihood of a point is one factor that depends on several numbers; else empty."""
+    """Text for messages, such as "for a softmax", if the factor of a point depends on several numbers; else empty."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
-    """Feature that a prior must have for the solver."""
+    """Kind of linear algebra that a prior must support for the solver."""
     inverts_prior: ClassVar[bool] = False
     """Whether the solver needs the inverse of the prior covariance."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
-    """Corrections of predictive probabilities by name."""
+    """Corrections of predictive probabilities, by the name of the correction."""
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = documented(cls)
@@ -95,7 +95,7 @@ class Approximator(ABC):
         """Form of the sites of the approximation."""
 
     def loosened(self, factor: float) -> Self:
-        """Return this approximation with `factor` times its tolerance."""
+        """Return a copy of this approximation with its tolerance multiplied by `factor`."""
         return self if factor == 1.0 else replace(self, tolerance=factor * self.tolerance)
 
     @property
@@ -105,7 +105,7 @@ class Approximator(ABC):
 
     @abstractmethod
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        """Solve from `start`, which is overwritten; see `pymc_gpep.solvers.problem`."""
+        """Run the solver from the vector `start`, and overwrite the vector; see `pymc_gpep.solvers.problem`."""
 
     @abstractmethod
     def start_size(self, n_functions: int, n_points: int) -> int:
@@ -118,11 +118,11 @@ class Approximator(ABC):
         """
 
     def too_large(self, n_functions: int, n_points: int) -> str:
-        """Return a message with a remedy if a problem with matrices is too large; else an empty text."""
+        """Return an error message with a remedy if the prior covariance matrices are too large; else an empty text."""
         return ""
 
     def cold(self, n_functions: int, n_points: int, form: type[PriorForm] = DensePrior) -> Array:
-        """Return the cold start of a solve, for a form of the prior.
+        """Return the start vector of a solve without a similar problem (cold start): zeros.
 
         Raises
         ------
@@ -134,9 +134,9 @@ class Approximator(ABC):
         return np.zeros(self.start_size(n_functions, n_points))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Combine the starts (s, size) of similar problems with weights (s,), which sum to 1 and may be negative.
+        """Return the weighted sum of the starts (s, size) of similar problems.
 
-        If the combination is invalid, return the start with index `nearest`.
+        The weights (s,) sum to 1 and may be negative. If the sum is invalid, return the start with index `nearest`.
         """
         return np.asarray(weights @ starts)
 
@@ -156,7 +156,7 @@ class Approximator(ABC):
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the functions or one for each function; for another `prior_type`, its array.
+            Prior covariance, shared by all functions or one for each function. Another `prior_type` has its own array.
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
@@ -202,7 +202,7 @@ class Approximator(ABC):
         )
 
     def convergence(self, outcome: Outcome) -> Convergence:
-        """Return the status, number of iterations and residuals of a solver's iteration."""
+        """Return the record of a solver's iteration: status, evidences, residuals, tolerance and last scheme."""
         return Convergence(outcome.status, outcome.history, self.tolerance, self.schemes[outcome.rung])
 
     def solve_near(
@@ -216,7 +216,7 @@ class Approximator(ABC):
         parameters: Array = NO_PARAMETERS,
         prior_type: type[PriorForm] = DensePrior,
     ) -> Solution:
-        """Solve from a start, if given. If it does not converge, repeat from a cold start."""
+        """Solve from `start` if it is given. Without convergence, solve again from a cold start."""
         return from_start_or_cold(
             lambda begin: self.solve(
                 k, mean, labels, begin, likelihood=likelihood, parameters=parameters, prior_type=prior_type
@@ -239,7 +239,7 @@ class Approximator(ABC):
         trusted: bool = False,
         slopes: bool = True,
     ) -> Outcome:
-        """Run the solver on arrays of valid shapes, see `pymc_gpep.solvers.problem`."""
+        """Run the solver without checks of the arrays. For the arguments see `pymc_gpep.solvers.problem`."""
         likelihood = self._bound(likelihood, parameters)
         return run(
             lambda problem, start, history: self.solver(
@@ -270,20 +270,20 @@ class Approximator(ABC):
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian with covariance ∂μ/∂h, where μ is the posterior mean if hᵀf is added to log p(y | f).
+        """Return the Gaussian of the linear response. Its covariance is the derivative of posterior means in a force h.
 
-        The derivative is at h = 0. The Gaussian has the means of the solution. For EP with all couplings, and for
-        Laplace, it is the posterior. Other approximations override this method. Leave-one-out uses the derivative for
-        the means of cavities.
+        A force h adds hᵀf to the log likelihood of the latent values f. The derivative is taken at h = 0. The Gaussian
+        has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior. Other
+        approximations override this method. Leave-one-out uses the derivative for the means of cavities.
         """
         return solution.posterior
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return the outlier rows, and a start in which only the outliers have sites; empty without outliers."""
+        """Return indices of outlier rows, and a start in which only outliers have sites. Both may be empty."""
         return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Return the factors with the cumulants that EP neglects. They correct the evidence of a solution.
+        """Return the factors of EP with the cumulants that EP neglects. These cumulants correct the evidence.
 
         Raises
         ------
@@ -301,9 +301,9 @@ class Approximator(ABC):
         )
 
 
-# Factor on the tolerance of solves that only rank hyperparameters far from a maximum, with the first scheme only.
+# From this factor on the tolerance, solves use the first scheme only: they rank hyperparameters far from a maximum.
 _RANKS = 1e4
-# Largest distance of a predicted log √α below the smallest combined value. A more precise site could be invalid.
+# A predicted log √α of a site precision α is at most this far below the smallest of the combined values.
 _FAR = 1.0
 
 
@@ -355,9 +355,10 @@ class AcceleratedEP(Approximator):
 
 
 def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
-    """Combine scalar sites of similar problems: average log α of precisions α, and β / √α of locations β.
+    """Return a start from the starts (s, 2n) of similar problems, by averages of log α and of β / √α.
 
-    As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion to each other.
+    Here α are the precisions and β the locations of scalar sites. As functions of the hyperparameters, α and β vary by
+    orders of magnitude, nearly in proportion. No average exceeds the largest α: a more precise site could be invalid.
     """
     start = np.empty(starts.shape[1])
     interpolated_sites(starts, weights, nearest, _FAR, start)

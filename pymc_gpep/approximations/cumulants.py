@@ -1,13 +1,13 @@
 """Third and fourth cumulants of tilted distributions, for skewed marginals and for corrections of EP.
 
-A factor t_s depends on a single number g_s. All g are jointly normal under the posterior. At a fixed point the tilted
-distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. With h(μ) = log ∫ t_s(g) N(g
-| μ, D) dg, its cumulant of order l > 2 is D^l times the derivative of order l of h.
+In EP, a factor t depends on a single number g. The tilted distribution of g is its cavity N(μ, D) times t. At a fixed
+point the tilted distribution has the mean and variance of g under the posterior. Let h(μ) = log ∫ t(g) N(g | μ, D) dg.
+The tilted cumulant of order l > 2 is D^l times the derivative of order l of h.
 
-The tilted distribution of a row is its cavity times its likelihood. With one latent function its third cumulant is D³
-h‴, where h(μ) = log ∫ p(y | f) N(f | μ, D) df. With several functions it is an array (c, c, c). It is computed from
-points with the density N(0, s² I) and their mirror images, weighted by the ratio of likelihood to site. Therefore the
-third cumulants of a Gaussian are exactly 0.
+For skewed marginals, the factor of a row is its likelihood p(y | f). With one latent function, f is a number, and the
+third cumulant is D³ h‴. With c functions, the third cumulant is an array (c, c, c). It is computed from weighted
+points: normal numbers with variance s², and their mirror images. The weights contain the ratio of likelihood to site.
+For a Gaussian, the third cumulants are exactly 0 because of the mirror images.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,11 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 
-_BLOCK = 50_000  # Number of correlations that are raised to a power at a time.
+_BLOCK = 50_000  # Largest number of correlations in a block of rows.
 
 
 class TiltedFactors(NamedTuple):
-    """Scalar factors of an EP at its fixed point. Units of each g are its posterior standard deviations."""
+    """Factors of EP at its fixed point, each of one number g. The unit of g is its posterior standard deviation."""
 
     evidence: float
     """EP's log evidence at the fixed point."""
@@ -48,10 +48,10 @@ class TiltedFactors(NamedTuple):
 
     @property
     def two_loops(self) -> Array:
-        """Contribution of each factor s to the second-order correction of the evidence, Σ_t κ₃(s) κ₃(t) ρ_st³ / 12.
+        """Second-order correction of EP's log evidence, as a sum of contributions (N,) of the factors.
 
-        The shape is (N,), and ρ are the correlations `lines`. The sum over s is the missing term of EP's evidence
-        (Opper, Paquet and Winther 2013, section 3).
+        The contribution of factor s is Σ_t κ₃(s) κ₃(t) ρ_st³ / 12, with third cumulants κ₃ and the correlations ρ in
+        `lines` (Opper, Paquet and Winther 2013, section 3).
         """
         return self.third * self.by_cubes(self.third) / 12.0
 
@@ -74,7 +74,7 @@ class TiltedFactors(NamedTuple):
 
 
 class ScalarCavities(NamedTuple):
-    """Cavities of scalar factors, with the joint posterior covariance of their arguments g."""
+    """Cavities of factors that each depend on one number g, and the joint posterior covariance of all g."""
 
     covariance: Array
     """Posterior covariance of all g, (N, N)."""
@@ -87,7 +87,7 @@ class ScalarCavities(NamedTuple):
 def tilted_factors(
     solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: Observed
 ) -> TiltedFactors:
-    """Return the factors of a fixed point with their cumulants.
+    """Return the factors of EP at its fixed point, with their cumulants.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ def tilted_factors(
         Fixed point of EP.
     cavities : ScalarCavities
     average : callable
-        Function that writes h and its derivatives, as `terms` of
-        `pymc_gpep.likelihoods.local_computations.GaussianAverage` does.
+        Kernel that writes log normalisers of tilted distributions and their derivatives, such as `terms` of
+        `pymc_gpep.likelihoods.local_computations.GaussianAverage`.
     labels : array (N,)
         Labels of the factors.
     """
@@ -110,10 +110,11 @@ def tilted_factors(
 
 
 def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:
-    """Return the cavities of g_j = f_y − f_j + u, from the sites α and β (n, c − 1) of these g.
+    """Return the cavities of differences g_j = f_y − f_j + u of the latent values f of each point.
 
-    Given f and the sites, u has the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα). Compare
-    `pymc_gpep.kernels.moments.inner_ep.difference_moments`, which has no covariances between points.
+    Here y is the label of the point, j another class, and u the standard normal noise of the probit. Each g_j has a
+    site with precision α and location β, in arrays (n, c − 1). Given f and the sites, u has the precision 1 + 1ᵀα and
+    the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα).
     """
     y, posterior = solution.labels, solution.posterior
     c, n = solution.mean.shape
@@ -139,29 +140,30 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
     return ScalarCavities(whole, (mean.reshape(size) - beta.reshape(size) * variance) / kept, variance / kept)
 
 
-_LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
-_WIDER = 1.5  # Variance s² of points: cavity variances can be three times the posterior variances.
-_AT_A_TIME = 1_000_000  # Number of latent values in a batch.
-_ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
-DISTANCES = 61  # Number of distances of t from its mean at which `log_ratios` is evaluated.
-_PROPER = 1e-3  # Smallest ratio of precisions of f_i given t = a + bᵀf: without the site of row i / with it.
-_NARROW = 1e-12  # Smallest variance of f_i given t, relative to the posterior variance of f_i.
-_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: most sweeps, undamped sweeps, tolerance.
+_LOG2_POINTS = 9  # Base-2 logarithm of the number of points, without mirror images.
+_WIDER = 1.5  # Variance of the points, in units of the posterior variance. Cavities may be three times as wide.
+_AT_A_TIME = 1_000_000  # Largest number of latent values in a batch of points.
+_ROUNDING = 1e-12  # Eigenvalues of a covariance below this fraction of the largest count as 0.
+DISTANCES = 61  # Number of distances of a combination t from its mean at which `log_ratios` is evaluated.
+_PROPER = 1e-3  # Smallest share of the precision of a latent value given t that remains without the site of its row.
+_NARROW = 1e-12  # Variances of a latent value given t are at least this fraction of its posterior variance.
+_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: limit on sweeps, sweeps without damping, tolerance.
 _EVERY = 3  # EP given t is run at every third of the `DISTANCES`.
-_SHARE = 3e-3  # Largest probability of the distances at which EP given t may fail to converge.
+_SHARE = 3e-3  # Largest total probability of the distances at which EP given t may fail.
 _SEED = 20_090_401
 
 
 def third_cumulants(solution: Solution) -> Array | None:
-    """Return A (n, c, c, c). Affine t of f have the third cumulant Σ_i A_i(k_i, k_i, k_i), with k_i = Cov(f_i, t).
+    """Return arrays A_i (n, c, c, c) that determine third cumulants of linear combinations of latent values.
 
-    A_i is the third cumulant of the tilted distribution of f_i, multiplied along each axis by the inverse posterior
-    covariance of f_i. Cavities are computed from the Gaussian posterior of any approximation.
+    A combination t has the third cumulant Σ_i A_i(k_i, k_i, k_i), where k_i = Cov(f_i, t) for the latent values f_i
+    (c,) of row i. A_i is the third cumulant of the tilted distribution of f_i, multiplied along each axis by the
+    inverse posterior covariance of f_i. Cavities are computed from the Gaussian posterior of any approximation.
 
     Returns
     -------
     array (n, c, c, c) or None
-        None if a likelihood of one function does not have the averages.
+        None if the likelihood of one function does not offer `GaussianAverage`.
     """
     if len(solution.mean) > 1:
         return _of_several(solution)
@@ -179,7 +181,7 @@ def third_cumulants(solution: Solution) -> Array | None:
 
 
 def _of_several(solution: Solution) -> Array:
-    """Return A for several functions, from weighted points f = mean + R z with row covariance R Rᵀ."""
+    """Return `third_cumulants` of several functions, from weighted points mean + R z with row covariances R Rᵀ."""
     c, n = solution.mean.shape
     values, vectors = np.linalg.eigh(solution.cov)
     kept = values > _ROUNDING * values[:, -1:]
@@ -207,7 +209,7 @@ def _of_several(solution: Solution) -> Array:
 
 
 def _log_ratios(solution: Solution, x: Array) -> Array:
-    """Return log p(y_i | f_i) − log site_i(f_i) (s, n) at f = mean + x, x (s, c, n). Log sites are 0 at the mean."""
+    """Return log likelihoods minus log sites, (s, n), at mean + x, x (s, c, n). Log sites are 0 at the mean."""
     posterior, f = solution.posterior, solution.mean + x
     log_sites = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return solution.likelihood.log_densities(f, solution.labels) - log_sites
@@ -215,21 +217,23 @@ def _log_ratios(solution: Solution, x: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _points(c: int) -> Array:
-    """Return points (s, c) of quasi-random normal numbers with variance `_WIDER`, and their mirror images."""
+    """Return quasi-random normal numbers (s, c) with variance `_WIDER`, and after these their mirror images."""
     u = qmc.Sobol(c, rng=_SEED).random_base2(_LOG2_POINTS)
     z = np.sqrt(_WIDER) * ndtri(np.clip(u, 1e-12, 1.0 - 1e-12))
     return np.concatenate([z, -z])
 
 
 def second_order(weights: Array, cov: Array) -> Array:
-    """Return M (nc, nc) of the second-order correction kᵀMk of Var t, k = Cov(f, t), with zero diagonal blocks.
+    """Return a matrix M (nc, nc) that determines second-order corrections of variances of linear combinations.
 
-    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g) with C = `cov`, summed over repeated indices.
+    For a combination t of latent values, the correction of Var t is kᵀMk with k = Cov(f, t). Diagonal blocks of M are
+    0. The block of rows i and j is ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over the functions b, e,
+    f, g. Here C is the posterior covariance `cov`, and A are the `weights`.
 
     Parameters
     ----------
     weights : array (n, c, c, c)
-        Third cumulants A of each row, in units of its precision.
+        Arrays A_i of `third_cumulants`.
     cov : array (c, n, c, n)
         Posterior covariance of latent values.
     """
@@ -250,10 +254,10 @@ def second_order(weights: Array, cov: Array) -> Array:
 
 
 def log_ratios(solution: Solution, along: Array, variance: float, at: Array, rows: NDArray[np.intp]) -> Array:
-    """Return Σ_i log E[p(y_i | f_i) / site_i(f_i) | t] (G,) up to a constant, for t at distances (G,) from its mean.
+    """Return log ratios (G,) of the marginal density of a linear combination t to its Gaussian, up to a constant.
 
-    The average is over the Gaussian posterior of f_i given t. The Gaussian density of t times these ratios is a
-    marginal that includes all cumulants of each row (Cseke and Heskes 2011, EP-FACT). It is exact if t determines all
+    The log ratio is Σ_i log E[p(y_i | f_i) / site_i(f_i) | t], averaged over the Gaussian posterior of f_i given t.
+    This marginal includes all cumulants of each row (Cseke and Heskes 2011, EP-FACT). It is exact if t determines all
     f_i. The result is NaN if a row without its site has no proper distribution given t.
 
     Parameters
@@ -265,8 +269,9 @@ def log_ratios(solution: Solution, along: Array, variance: float, at: Array, row
     variance : float
         Var t.
     at : array (G,)
+        Distances of t from its mean.
     rows : array of int
-        The rows that are included.
+        Indices i of the rows in the sum.
     """
     cavities = solution.posterior.cavities(solution.mean, solution.cov)
     cavity, wide = (each.reshape(-1)[rows] for each in cavities)
@@ -298,17 +303,17 @@ def marginal_log_ratios(
     others: NDArray[np.intp],
     most: float,
 ) -> tuple[Array, bool]:
-    """Return log ratios of the marginal of t to its Gaussian at distances (G,), and whether EP was run given t.
+    """Return log ratios (G,) of the marginal of t to its Gaussian, and whether EP given t corrected them.
 
-    `log_ratios` is evaluated at `DISTANCES` distances, and interpolated between them. EP of all rows
-    given t, if cheap, corrects them at every third distance, to second order in the third cumulants.
+    `log_ratios` is evaluated at `DISTANCES` distances, and interpolated between them. If EP of all rows given t is
+    cheap, it corrects the ratios at every third distance, to second order in the third cumulants.
 
     Parameters
     ----------
     solution, along, variance
         See `log_ratios`.
     at : array (G,)
-        Increasing distances.
+        Increasing distances of t from its mean.
     masses : array (G,)
         Gaussian probability of t near each distance.
     rows : array of int
@@ -316,7 +321,7 @@ def marginal_log_ratios(
     others : array of int
         Rows with a positive variance, except the row of t.
     most : float
-        Largest number of products in one sweep of EP.
+        Number of products in one sweep above which EP is not run.
     """
     some = np.linspace(0, at.size - 1, DISTANCES).astype(int)
     first = log_ratios(solution, along, variance, at[some], rows) if rows.size else np.zeros(some.size)
@@ -341,8 +346,8 @@ def _log_evidences(
 ) -> Array:
     """Return EP's log evidence of the rows given t (G,), up to a constant; NaN if EP is expensive or does not converge.
 
-    EP starts at the sites of the fit, where the evidence is `log_ratios` of all rows. `share` (G,) is the probability
-    of each distance. EP ends once the unconverged distances have a total probability of at most `_SHARE`.
+    EP starts at the sites of the fit. With these sites the evidence is `log_ratios` of all rows. `share` (G,) is the
+    probability of each distance. EP ends once the unconverged distances have a total probability of at most `_SHARE`.
     """
     root = solution.posterior.root_among(rows)[0]
     if at.size * root.size * root.shape[1] > most:
@@ -378,7 +383,7 @@ def _log_evidences(
             break
         step[:, ~(size > _TOLERANCE)] = 0.0
         added += step * (1.0 if sweep < _UNDAMPED else 0.5)
-    # EP's evidence: normaliser of `added` sites, times ∫ cavity × likelihood / ∫ cavity × site of each row.
+    # EP's evidence: the normaliser of `added` sites, times ∫ cavity × likelihood / ∫ cavity × site for each row.
     whole = (added[1] * start - 0.5 * added[0] * start**2).sum(axis=1)
     sign, log_determinant = np.linalg.slogdet(precision)
     whole += 0.5 * np.einsum("ga,gab,gb->g", pulled, precision, pulled) - 0.5 * log_determinant

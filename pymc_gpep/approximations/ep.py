@@ -6,7 +6,13 @@ tilted mean is μ + D h′ and the tilted variance D + D² h″. So the new site
 the slope h′ at the tilted mean. If a likelihood is not log-concave, γ may be negative: an outlier under heavy tails has
 a site of negative precision. With sites scaled to be 1 at m, and A = I + diag(π) K, the evidence is
 
-    Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
+Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df, with derivatives in μ. The tilted mean is μ + D h′ and the tilted variance
+D + D² h″. So the new site has the precision γ / (1 − Dγ) with γ = −h″, and the slope h′ at the tilted mean. If a
+likelihood is not log-concave, γ may be negative: an outlier under heavy tails has a site of negative precision.
+
+For a prior with mean m₀ and covariance K, and sites scaled to be 1 at m, the log evidence is
+
+    Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|I + ΠK| − ½ bᵀ(m − m₀),   Π = diag(π),
 
 for any sites. At a fixed point, the evidence is stationary in the sites (Nickisch and Rasmussen 2008, section 4).
 """
@@ -34,7 +40,7 @@ from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_ch
 _AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.
 # The kernel `rough` is used if the tolerance is at least _WIDE, or if the largest change exceeds _CLOSE tolerances.
 _WIDE, _CLOSE = 1e-5, 1e3
-_WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
+_WIDEST = 10.0  # Larger variances of cavities are lowered to this many prior variances.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
@@ -106,12 +112,13 @@ def scalar_ep(
         return True, float((h[0] + 0.5 * width * b * b + 0.5 * np.log(stretch)).sum()), residual
 
     if not start.any() and not given.all():
-        # From sites of 0, EP may diverge under a wide prior.
+        # EP may diverge from sites of 0 under a wide prior. Therefore it starts at the mode.
         start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
     start.reshape(2, -1)[:, given] = exact[:, given]
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
-    # Sites of large counts are precise. For A of magnitude 10ᵏ (at most its trace), A⁻¹ loses k digits.
+    # Sites of large counts are precise. If I + ΠK has the magnitude 10ᵏ (at most its trace), its inverse loses k
+    # digits.
     trace = float(problem.prior.variances[0] @ np.abs(posterior.of.precision))
     if problem.prior.by_weights and status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
@@ -121,7 +128,9 @@ def scalar_ep(
 
 
 _ROUGHLY, _FEW = 1e-2, 100  # Tolerance and largest number of iterations of the bound from which a cold solve starts.
-_LITTLE = 0.05  # Largest site precision of an outlier, relative to its site precision under the prior.
+_LITTLE = (
+    0.05  # A row is an outlier if its site precision is below this fraction of its site precision under the prior.
+)
 
 
 @dataclass(frozen=True)
@@ -138,12 +147,13 @@ class EP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        # Laplace's site at a kink of a log density has precision 0: the posterior of flat coefficients may be improper.
+        # At a kink of a log density Laplace's site has precision 0. The posterior of flat coefficients may then be
+        # improper.
         hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._start_with_priors(problem, likelihood)
         elif hard and not start.any() and likelihood.offers(AverageLogDensity):
-            # Start at the Gaussian with the smallest KL divergence: there may be several fixed points.
+            # There may be several fixed points. Start at the Gaussian with the smallest KL divergence.
             begin = np.zeros_like(start)
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0
@@ -168,7 +178,7 @@ class EP(AcceleratedEP):
 
     @staticmethod
     def _start_with_priors(problem: Problem, likelihood: Likelihood) -> Array:
-        """Return sites (2, n) at the mode, with sites of prior factors that match the moments of the priors."""
+        """Return start sites (2, n): sites at the mode, and for prior factors sites that match their moments."""
         terms = likelihood.computation(GaussianAverage).terms
         rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])
         mean, variance = (np.ascontiguousarray(each[0]) for each in (problem.prior.mean, problem.prior.variances))
@@ -191,7 +201,7 @@ class EP(AcceleratedEP):
         return sites
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return rows whose sites are far less precise than under the prior, and their sites under the prior."""
+        """Return rows with sites far less precise than under the prior, and a start with these prior sites."""
         likelihood, prior = solution.likelihood, solution.posterior.prior
         if likelihood.log_concave:
             return super().from_outliers(solution)

@@ -1,10 +1,10 @@
 """Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008), and linear responses.
 
-A small force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The means
-of an approximation may move differently: for example, if its sites ignore couplings between latent functions. They move
-by C h, where C is the covariance of another Gaussian, the Gaussian of the response. This Gaussian has the prior and the
-means of the approximation. Its sites have the precision of the tilted distribution, or of the log likelihood, at each
-point (Opper and Winther 2003).
+A force h on the latent values f multiplies their posterior density by exp(hᵀf). A small force moves the exact means by
+Cov(f) h. The means of an approximation move by another vector C h, for example if its sites ignore couplings between
+latent functions. C is the covariance of the Gaussian of the response. It has the prior and the means of the
+approximation. Each site has the precision of the tilted distribution, or of the log likelihood (Opper and Winther
+2003).
 """
 
 from dataclasses import dataclass, field
@@ -33,9 +33,9 @@ _DIFFERENCE = 1e-4  # Step of finite differences, in standard deviations.
 
 
 def curvature_response(solution: Solution) -> Posterior:
-    """Return the Gaussian of the response at the mode of the posterior, for a likelihood with `BlockCurvature`.
+    """Return the Gaussian of the response to a force (see the module) at the mode of the posterior.
 
-    The computation takes O((cn)³), with dense matrices.
+    The likelihood must offer `BlockCurvature`. The computation takes O((cn)³), with dense matrices.
     """
     posterior = solution.posterior
     c, n = solution.mean.shape
@@ -46,7 +46,7 @@ def curvature_response(solution: Solution) -> Posterior:
 
 
 def bound_response(solution: Solution) -> Posterior:
-    """Return the Gaussian of the response (see the module), for a quadratic bound and one function, at fixed v."""
+    """Return the Gaussian of the response to a force (see the module) for `QuadraticVB`, at fixed variances."""
     terms = solution.likelihood.computation(QuadraticBound).terms
     variance = np.ascontiguousarray(solution.cov[:, 0, 0])
     step = _DIFFERENCE * np.sqrt(variance)
@@ -62,15 +62,16 @@ def bound_response(solution: Solution) -> Posterior:
 
 
 def average_response(solution: Solution) -> Posterior:
-    """Return the Gaussian of the response for `KL`. Its variances change with its means.
+    """Return the Gaussian of the response to a force (see the module) for `KL`, where variances change with means.
 
-    A force h changes the means m. The means change the variances v, which change the means again, by g_mv = ∂²g/∂m∂v.
-    With the covariance V and S = V ∘ V, the derivative of the means in h is
+    Let g(m, v) be the average log density of a point with posterior mean m and variance v. A force h changes the means.
+    The means change the variances, and these change the means again, by g_mv = ∂²g/∂m∂v. Let K be the prior covariance,
+    W the site precisions, V the posterior covariance and S = V ∘ V. The derivative of the means in h is
 
         [K⁻¹ + W − diag(g_mv) (I − 2 S diag(g_vv))⁻¹ 2 S diag(g_mv)]⁻¹.
 
-    The last term is not diagonal, so it is not a site precision. Therefore only the diagonal v² of S is used, as if
-    each variance changed only with the mean of the same point. The posterior covariance omits the last term.
+    The posterior covariance omits the last term. This term is not diagonal, so it is not a site precision. Therefore
+    only the diagonal v² of S is used, as if each variance changed only with the mean of the same point.
     """
     terms = solution.likelihood.computation(AverageLogDensity).terms
     mean, whole = solution.mean[0], solution.cov[:, 0, 0]
@@ -158,16 +159,16 @@ class KL(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian of the response. Its site precisions are lower, since variances change with the means."""
+        """Return the Gaussian of the response. Its site precisions are lower: variances change with means."""
         return average_response(solution)
 
 
 @dataclass(frozen=True)
 class QuadraticVB(AcceleratedBound):
-    """Gaussian that maximises the evidence bound from quadratic lower bounds of the log density of each point.
+    """Gaussian that maximises a lower bound of the evidence, with a quadratic lower bound of each point's log density.
 
-    For the logit the quadratic bound is by Jaakkola and Jordan (2000). For the probit its curvature is 1, which is
-    variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound, below the bound of `KL`.
+    For the logit the quadratic bound is by Jaakkola and Jordan (2000). For the probit its curvature is 1: the result
+    equals variational Bayes with utilities (Girolami and Rogers 2006). The evidence is at most the bound of `KL`.
     """
 
     name: ClassVar[str] = "vb"
@@ -187,5 +188,5 @@ class QuadraticVB(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian of the response. Site precisions are the curvature of the bound in the means."""
+        """Return the Gaussian of the response. Its site precisions are the bound's curvature in the means."""
         return bound_response(solution)

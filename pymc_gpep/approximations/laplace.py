@@ -1,29 +1,31 @@
 """The Laplace approximation: for a softmax, for any curvature of a point, and for one latent function.
 
-Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5. `solvers/newton.py` finds the mode.
+The approximation is a Gaussian at the mode of the posterior (Williams and Barber 1998; Rasmussen and Williams 2006,
+section 3.5). `solvers/newton.py` finds the mode.
 
-Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in p(y*
-| y) = p(y, y*) / p(y) are approximated. Their errors due to skewness are nearly equal, and cancel (nested EP paper,
-section 4.1.1, LA-TKP). An average over the Gaussian approximation has the errors of the Gaussian.
+Laplace's method may also correct the class probabilities of a softmax (Tierney and Kadane 1986). It approximates both
+evidences in the ratio p(y* | y) = p(y, y*) / p(y), for a new label y*. Their errors due to skewness are nearly equal,
+and cancel (nested EP paper, section 4.1.1, LA-TKP). Averages over the Gaussian approximation keep these errors.
 
-With one latent function the mean may be corrected (`smoothed_mode`). The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
-differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average
-of ℓ over N(m, v) at Laplace's variances v. Among Gaussians with these variances, it is the mean with the smallest KL
-divergence (van Niekerk and Rue 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
+With one latent function the mean may be corrected (`smoothed_mode`). The log posterior is Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹
+(f − m₀), with the log density ℓ_i of point i and the prior N(m₀, K). The corrected mean maximises this expression with
+g(m, v) in place of ℓ, the average of ℓ over N(m, v), at Laplace's variances v. Among Gaussians with these variances,
+this mean has the smallest KL divergence (van Niekerk and Rue 2024). Newton's method uses ∂²g/∂m² = 2 ∂g/∂v.
 
 For one function `fixed_cavity` is Laplace's method and naive TAP. The symbols h, D, b and W are defined in
 `pymc_gpep.solvers.newton`. The posterior is N(f, V) with V = (K⁻¹ + W)⁻¹. With A = I + WK and B = A⁻¹ W the evidence
 
-    Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
+    Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|I + WK|.
 
-is Laplace's for D = 0, and EP's expression for any D. Apart from the terms with W the evidence is stationary in the
-mean. The derivative of these terms with respect to W_i is ½ τ_i. Here τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted
-minus the posterior variance, which is 0 for EP's cavities. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+For D = 0 this is Laplace's evidence. For any D it is EP's expression. Apart from the terms with W the evidence is
+stationary in the mean. These terms have the derivative ½ τ_i in W_i. Here τ_i = D_i / (1 + W_i D_i) − V_ii is the
+tilted minus the posterior variance (0 for EP's cavities). With B = (K + W⁻¹)⁻¹ and u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the
+derivatives of the evidence are
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + diag(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
 
-The last term of d/dK applies if D = K_ii, with derivatives at fixed f. The derivative with respect to a parameter θ_i
-of Laplace's log density ℓ of point i is ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ.
+with ∂W/∂D and ∂b/∂D at fixed f. The last term of d/dK applies if D = K_ii. The derivative of Laplace's evidence with
+respect to a parameter θ_i of point i is ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ.
 """
 
 from abc import ABC, abstractmethod
@@ -77,7 +79,7 @@ class NewtonApproximation(Approximator):
         return n_functions * n_points
 
 
-# A step that changes differences of latent values by less cannot overshoot: W changes by a factor e^0.5 < 2 at most.
+# A step that changes differences of latent values by less is not shortened: the curvature changes by at most e^0.5 < 2.
 _CLOSE = 0.5
 
 
@@ -102,15 +104,15 @@ class FunctionsAscent(ABC):
 
     @abstractmethod
     def write_slope(self, cov: Array, slope: Array) -> None:
-        """Write the derivative (c, n) in f of −½ log|I + WK|, for posterior covariances (n, c, c)."""
+        """Write the derivative (c, n) of −½ log|I + WK| in the latent values, from posterior covariances (n, c, c)."""
 
     def parameter_slopes(self, cov: Array, moved: Moved) -> Array:
-        """Return derivatives (p, n) of the evidence in parameters, given `Moved` for the slope of `write_slope`."""
+        """Return derivatives (p, n) of the evidence in parameters; `moved` is `algebra.moved` of the slope."""
         return NO_PARAMETERS
 
 
 class CoupledAscent(FunctionsAscent):
-    """Objective for a likelihood with `CoupledCurvature`; `precision` is π (c, n)."""
+    """Objective for a likelihood with `CoupledCurvature`. `precision` (c, n) is π of curvatures diag(π) − ππᵀ / 1ᵀπ."""
 
     def __init__(self, problem: Problem, density: CoupledCurvature) -> None:
         algebra = problem.prior.coupled(len(problem.mean), problem.team)
@@ -139,13 +141,13 @@ class CoupledAscent(FunctionsAscent):
         self._density.curvature_slope(self.precision, cov, slope)
 
 
-_SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
+_SUFFICIENT = 1e-4  # A step is accepted if the objective rises by this share of the rise that the slope predicts.
 _MAX_HALVINGS = 50
-_CLOSE_TO_MODE = 0.1  # A step that changes latent values by less is not shortened: rounding would decide.
+_CLOSE_TO_MODE = 0.1  # A step that changes latent values by less is not shortened: rounding hides its rise.
 
 
 class BlockAscent(FunctionsAscent):
-    """Objective for a likelihood with `BlockCurvature`; `precision` is W (n, c, c)."""
+    """Objective for a likelihood with `BlockCurvature`. `precision` is the curvature (n, c, c) of the points."""
 
     stiffness = 1.0
 
@@ -195,7 +197,7 @@ def found_at_mode(
 ) -> Found:
     """Return the result of a search for the mode that ended at weights b (c, n) and coordinates x of the prior.
 
-    If the last factorised curvature is not `exact`, weights and covariances in the result are NaN.
+    If the last factorised curvature is not the exact curvature, weights and covariances in the result are NaN.
     """
     c, n = b.shape
     cov = np.full((n, c, c), np.nan)
@@ -214,7 +216,7 @@ def found_at_mode(
     return Found(evidence, status, weights, ascent.f, cov, ascent.precision, derivatives)
 
 
-_TOLERANCE = 1e-7  # Tolerance of the mode. The error of the evidence is of the same size.
+_TOLERANCE = 1e-7  # Tolerance of the mode with a new point. The error of the evidence is of the same size.
 _MAX_ITERATIONS = 200
 
 
@@ -239,8 +241,7 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
     Returns
     -------
     array (m, c)
-        Probabilities that sum to 1 at each point; NaN if a mode was not found, for example with an indefinite prior
-        covariance.
+        Probabilities that sum to 1 at each point; NaN if no mode was found, for example with an indefinite covariance.
 
     Raises
     ------
@@ -309,8 +310,7 @@ class LaplaceProbit(NewtonApproximation):
     Parameters
     ----------
     max_size : int
-        Largest accepted number cn of latent values if prior covariances are matrices. Other forms of the prior have no
-        such limit.
+        Largest accepted number cn of latent values if prior covariances are matrices; otherwise not used.
     """
 
     max_size: int = field(default=3000, metadata=at_least(1))
@@ -342,10 +342,9 @@ _TOLERANCE_OF_MEANS = 1e-8  # Largest change of a mean that counts as converged,
 
 
 def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) -> Found:
-    """Return the result of Laplace's method with the smoothed means and their weights.
+    """Return a result of Laplace's method with means that maximise the averaged log density, and their weights.
 
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives are
-    unchanged.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. The evidence is unchanged.
     """
     prior_mean, variance = problem.mean[0], np.ascontiguousarray(found.cov[:, 0, 0])
     mean, b = found.mean[0].copy(), found.weights[0].copy()
@@ -408,7 +407,7 @@ class ScalarLaplace(NewtonApproximation):
         return smoothed_mode(problem, found, likelihood.computation(AverageLogDensity).terms)
 
 
-_CONVEX = 1e-6  # Smallest second derivative that is not rounding, relative to the prior precision.
+_CONVEX = 1e-6  # A log density is not concave if its second derivative exceeds this fraction of the prior precision.
 
 
 def fixed_cavity(
@@ -421,11 +420,10 @@ def fixed_cavity(
     wide: bool,
     tolerance: float,
 ) -> Found:
-    """Run Laplace's approximation, or naive TAP if `wide`: cavities then have the prior variances.
+    """Run Laplace's approximation. If `wide`, run naive TAP, where cavities have the prior variances.
 
     `start` has the weights b (1, n), and is overwritten. `average` is the kernel of
-    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first kernel of `ParameterSlopes`, for
-    Laplace's approximation.
+    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first kernel of `ParameterSlopes`.
     """
     n = problem.labels.size
     b = start.reshape(1, n)
@@ -447,7 +445,7 @@ def fixed_cavity(
     if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
         status = NOT_CONCAVE
     if status == CONVERGED:
-        # Extrapolate the evidence over the last step, which is not taken. The error is of second order in the step.
+        # Extrapolate the evidence to the end of Newton's next step. The error is of second order in the step.
         prior, x = problem.prior, posterior.coordinates
         right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
         step = posterior.solve(right)
@@ -474,7 +472,7 @@ def fixed_cavity(
 def function_found(
     posterior: FunctionPosterior, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0
 ) -> Found:
-    """Return the result of a solver for one function."""
+    """Return the result of a solver for one latent function, from its posterior."""
     return Found(
         evidence,
         status,

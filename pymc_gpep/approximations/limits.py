@@ -22,31 +22,31 @@ _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
 class _Limit(NamedTuple):
     holds: Callable[[Any], bool]
     must: str
-    """Text on allowed values, for messages."""
+    """Text on the allowed values for messages, such as "positive"."""
     suggestion: Callable[[Any], str] = lambda _: ""
-    """Function of the value, which returns the end of a message."""
+    """Function that returns the end of a message about an invalid value."""
 
 
 type Metadata = dict[str, _Limit]
 
 
 def at_least(least: float) -> Metadata:
-    """Limit of an option to values of at least `least`."""
+    """Return the metadata of an option that must be at least `least`."""
     return {_KEY: _Limit(lambda value: value >= least, f"at least {least}")}
 
 
 def positive() -> Metadata:
-    """Limit of an option to positive values."""
+    """Return the metadata of an option that must be positive."""
     return {_KEY: _Limit(lambda value: value > 0, "positive")}
 
 
 def fraction() -> Metadata:
-    """Limit of an option to (0, 1]."""
+    """Return the metadata of an option that must be in (0, 1]."""
     return {_KEY: _Limit(lambda value: 0 < value <= 1, "in (0, 1]")}
 
 
 def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
-    """Limit of an option to names. `elsewhere` maps names in other methods to `names`, for suggestions."""
+    """Return the metadata of an option that must be one of `names`; `elsewhere` maps other methods' names to these."""
     others = elsewhere or {}
 
     def suggestion(value: Any) -> str:
@@ -84,8 +84,8 @@ def check_limits(options: Any) -> None:
 def documented(kind: type, base: type | None = None) -> str | None:
     """Return the docstring of a class, extended by the documentation of options of its base class.
 
-    Options that the docstring documents are not changed. `base` is by default the first base class. None is returned
-    if Python runs without docstrings.
+    Options that the docstring documents are not changed. By default, `base` is the first base class. If Python runs
+    without docstrings, None is returned.
     """
     above, own = (base or kind.__mro__[1]).__doc__, kind.__doc__
     if not above or not own:
@@ -108,7 +108,7 @@ def options_of(documentation: str) -> dict[str, str]:
 
 
 def refused(problem: Problem, max_size: int) -> Found | None:
-    """Return a failed result if more than `max_size` latent values would need a covariance matrix."""
+    """Return a failed result if more than `max_size` latent values would need a covariance matrix; else None."""
     c, n = problem.mean.shape
     if not problem.prior.square or c * n <= max_size:
         return None

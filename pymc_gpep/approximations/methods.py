@@ -39,7 +39,7 @@ class ArrayMethod(NamedTuple):
     more : str
         Docstring entries of the parameters after the name of the likelihood.
     arrays : str
-        Arguments for an example.
+        Code of the array arguments, for an example.
     number : str
         Name of an attribute of the solution, for an example.
     """
@@ -187,8 +187,7 @@ def likelihood_named(name: str) -> Likelihood:
 def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, singular: bool = False) -> None:
     """Raise a ValueError unless a method supports a likelihood. The message lists the supporting methods.
 
-    For the `singular` prior of a sum, the message omits methods without a matrix of all rows, and methods that invert
-    the prior covariance.
+    For the `singular` prior of a sum, the message omits methods that invert it or have no matrix of all rows.
     """
     if not fits(likelihood):
         names = _names(likelihood, singular)
@@ -205,7 +204,7 @@ def _names(likelihood: Likelihood, singular: bool) -> list[str]:
 
 
 def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:
-    """Return a message with the likelihoods that a method supports, and the methods for this likelihood."""
+    """Return an error message: likelihoods that the method supports, and methods that support this likelihood."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
     effects = likelihood.effects
     kept = f" Or keep the effects with non-normal priors at their maximum: hyperparameters={effects}." * bool(effects)

@@ -2,26 +2,26 @@
 
 The kernels are in `pymc_gpep.kernels.moments.inner_ep`. A fallback sequence of schemes leads to the fixed point. Its
 last scheme cannot cycle: it descends on EP's free energy, and uses plain EP steps unless they raise the energy. The
-sites of the n(c − 1) factors Φ(g) are exp(β g − α g²/2). EP's fixed points are the stationary points of
+likelihood has n(c − 1) factors Φ(g), each of one difference g of latent values plus noise. Their sites are exp(β g − α
+g²/2). EP's fixed points are the stationary points of the free energy
 
-    F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z)
+    F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z).
 
-over Gaussians q with marginals N(μ, z) and densities r with the same mean and variance. At these points F = −log Z
-(Heskes and Zoeter 2002; Opper and Winther 2005). Given the moments, the optimal r is Φ(g) exp(b g − a g²/2) with a
-cavity (a, b), which a scalar root search finds. So F is a function of the sites, bounded below by zero. The step
+Here q is a Gaussian with marginals N(μ, z) of g, and r is any density of g with the same mean and variance. At the
+stationary points F = −log Z, the negative log evidence (Heskes and Zoeter 2002; Opper and Winther 2005). Given μ and z,
+the optimal r is Φ(g) exp(b g − a g²/2). A scalar root search finds this cavity (a, b). So F is a function of the sites.
+It is bounded below by zero. The step
 
     α ← α + t (1/z − a − α),   β ← β + t (μ/z − b − β)
 
-is its natural gradient: F falls for small t, and α stays nonnegative for t ≤ 1.
+of length t follows the natural gradient of F: F falls for small t, and α stays nonnegative for t ≤ 1.
 
 A damped EP step is accepted if it lowers the smallest residual so far or the energy. Otherwise the natural gradient
 step is taken, halved until the energy falls. The energy and the smallest residual cannot fall for ever, so a limit
-point of the iteration is a fixed point. Near the end, where rounding dominates, EP steps are accepted without a test,
-with decreasing length.
+point of the iteration is a fixed point. Near the end, where rounding dominates, shorter EP steps are always accepted.
 
 With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. Without convergence, a last iteration excludes
-such sites. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it step
-by step.
+such sites. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it.
 
 EP by quadrature for a softmax (`QEPSoftmax`) has sites that couple the classes (Seeger and Jordan 2004).
 """
@@ -73,7 +73,7 @@ from pymc_gpep.solvers.site_ep import (
 class CoupledSitePosterior(SitePosterior):
     """Posterior of several functions under sites that couple the functions of a point.
 
-    Precisions are Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i from π (c, n), or any blocks (n, c, c).
+    The site precision of point i is Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i with π (c, n), or any (c, c) with `blocks`.
 
     Parameters
     ----------
@@ -81,11 +81,11 @@ class CoupledSitePosterior(SitePosterior):
     reader : callable
         `reader(labels, sites, precision, location)` writes precisions and locations of the Gaussian sites of f. It
         returns the log of the remaining constant factor, including ½ Σ_i log 1ᵀπ_i, or None for 0. With blocks it also
-        writes `pi` and `nu`, which precede `precision`.
+        writes two arguments before `precision`, the attributes `pi` and `nu`.
     blocks : bool
-        Whether precisions are blocks.
+        Whether site precisions are arbitrary matrices (c, c).
     signed : bool
-        Whether blocks may have negative eigenvalues.
+        Whether these matrices may have negative eigenvalues.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class CoupledSitePosterior(SitePosterior):
         return self._reader(self.problem.labels, sites, *self._written) or 0.0
 
     def _centre(self) -> float:
-        """Replace locations by locations relative to the prior mean, ν − Πm. Return the log of the sites at m."""
+        """Replace locations ν by ν − Πm, relative to the prior mean m. Return the log of the sites at m."""
         mean = self.problem.mean
         if self.precision.ndim == 2:
             return float(relative_location(mean, self.precision, self.location))
@@ -133,7 +133,7 @@ class CoupledSitePosterior(SitePosterior):
         return total
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; blocks are scaled by the eigenvalues of `pi`."""
+        """See `ImpliedPosterior`. With blocks, negative eigenvalues of `pi` are multiplied by `factor`."""
         if self.precision.ndim == 2:
             return super().shrink(sites, factor)
         self._read(sites)
@@ -151,7 +151,7 @@ class CoupledSitePosterior(SitePosterior):
         return self.algebra.gradient(self.weights)
 
 
-# Largest prior variance whose square does not overflow. Beyond it, sites of 0 would look like a fixed point.
+# The square of a larger prior variance overflows. With such variances, sites of 0 would look like a fixed point.
 _BEYOND_REASON = 1e150
 
 
@@ -177,7 +177,7 @@ class InnerSitePosterior(CoupledSitePosterior):
 
     @property
     def in_single_precision(self) -> Self | None:
-        """Copy of this posterior with single-precision matrices in the same memory; None if it is impossible."""
+        """Copy of this posterior with matrices of single precision in the same memory; None if the prior has none."""
         other, algebra = copy(self), self.algebra.in_single_precision
         if algebra is None:
             return None
@@ -191,7 +191,7 @@ _ARMIJO = 1e-4
 
 
 class _State:
-    """Sites with the marginals of g, the matching cavities and EP's updated sites, each (2, n, c − 1)."""
+    """Sites of differences g, with the marginals of g, the cavities and EP's next sites, each (2, n, c − 1)."""
 
     def __init__(self, sites: Array, posterior: InnerSitePosterior, energies: _Energies) -> None:
         self.sites = sites
@@ -217,9 +217,9 @@ def energy_descent(
     tolerance: float,
     damping: float,
 ) -> tuple[float, int]:
-    """Descend on the energy from `sites` (2, n, c − 1), which are overwritten. Return evidence and status.
+    """Descend on EP's free energy from `sites` (2, n, c − 1), and overwrite them. Return log evidence and status.
 
-    At the end `posterior` has the final sites. `energies` is the kernel with this name of
+    At the end `posterior` has the final sites. `energies` is a kernel of
     `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
     """
     state = _State(sites.copy(), posterior, energies)
@@ -270,26 +270,25 @@ def energy_descent(
 
 NESTED_SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
 _SMALL = 0.3  # Mixing and damping of the second scheme, relative to the first scheme.
-# Rounding limits residuals to about the first number times the trace of the prior covariance. Residuals below the
-# second number are negligible in any case.
+# Rounding limits residuals to about the first number times the trace of the prior covariance. If this limit exceeds the
+# second number, and the residual has reached the limit, the solve ends.
 _ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
 
 
-_FEW = 200  # Smallest number of points for single precision: below it factorisations take little time.
-_USELESS = 0.03  # Largest rounding error of the sites for single precision.
+_FEW = 200  # Smallest number of points for single precision. For fewer points factorisations take little time.
+_USELESS = 0.03  # Single precision is used only if its rounding error of the sites is below this number.
 _REACH = 3.0  # Expected residual, in rounding errors of single precision, below which double precision is used.
 _RATE = 0.4  # Expected ratio of residuals of consecutive sweeps.
-_UNIMPROVED = 3  # Largest number of sweeps without a smaller residual.
+_UNIMPROVED = 3  # Single precision ends after this number of sweeps without a smaller residual.
 
 
 class SinglePrecision:
     """Rule that decides before each sweep whether the sweep runs in single precision.
 
     The first sweep runs in single precision only from a cold start: the distance of another start from the solution is
-    unknown. Once residuals are small, all sweeps run in double precision.
-
-    In units of the marginals, rounding changes matching sites by up to ε trace K. Once an iteration is that close to
-    its fixed point, double precision is used, also for the final sites and the evidence.
+    unknown. In units of the marginals, rounding changes sites by up to the machine precision times the trace of the
+    prior covariance. Once residuals are about as small, all sweeps run in double precision, also for the final sites
+    and the evidence.
 
     Parameters
     ----------
@@ -395,7 +394,7 @@ class NestedEP(AcceleratedEP):
         return 2 * n_points * (n_functions - 1)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Return the factors Φ(g_j) of all points, of which the solution is EP's fixed point."""
+        """Return the factors Φ(g_j) of all points with their cumulants at EP's fixed point."""
         c, n = solution.mean.shape
         alpha, beta = solution.start.reshape(2, n, c - 1)
         average = solution.likelihood.computation(DifferenceFactors).average
@@ -403,25 +402,24 @@ class NestedEP(AcceleratedEP):
         return tilted_factors(solution, cavities, average, np.ones(alpha.size, np.int64))
 
 
-_MOST, _LEAST = 0.1, 1e-6  # Largest and smallest label noise of the sequence.
+_MOST, _LEAST = 0.1, 1e-6  # Largest and smallest label noise of the sequence of easier problems.
 
 
 @dataclass(frozen=True)
 class NoisyNestedEP(AcceleratedEP):
-    """Nested EP with label noise: the factor of a point is (1 − ε) p + ε / c.
+    """Nested EP with label noise ε: the factor of a point is (1 − ε) p + ε / c, with the multinomial probit p.
 
-    Inner EP integrates the multinomial probit p as in `"nested_ep"` (Riihimäki, Jylänki and Vehtari 2013). A step
-    likelihood is a probit of scaled latent values. The moments of the factor follow in closed form, and sites match all
-    of them. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of negative
-    precision. The evidence is stationary in the sites, so its derivatives are exact, also with respect to ε. Time grows
-    with (cn)³ if prior covariances are matrices.
+    Inner EP integrates p as in `"nested_ep"` (Riihimäki, Jylänki and Vehtari 2013). A step likelihood is a probit of
+    scaled latent values. The moments of the factor follow in closed form, and sites match all means and covariances.
+    Such a factor is not log-concave: a label that contradicts its neighbours gets a site of negative precision. The
+    evidence is stationary in the sites, so its derivatives are exact, also with respect to ε. Time grows with (cn)³ for
+    matrices.
 
     Parameters
     ----------
     ladder : bool
         Whether to continue with a fallback sequence if the residual no longer falls: plain steps, smaller steps, then
-        label noise that starts large and decreases. The last scheme excludes negative site precisions, and its
-        derivatives are approximate.
+        label noise that decreases. The last scheme excludes negative site precisions; its derivatives are approximate.
     max_size : int
         Largest accepted number cn of latent values if prior covariances are matrices.
     """
@@ -463,7 +461,7 @@ class NoisyNestedEP(AcceleratedEP):
         return posterior.found(ended, lambda: slopes)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Return the nearest start, since combinations of matrices may be improper."""
+        """Return the start with index `nearest`: a combination of site precisions may be improper."""
         return starts[nearest].copy()
 
     def start_size(self, n_functions: int, n_points: int) -> int:
@@ -489,7 +487,7 @@ _FEW_CLASSES, _ENOUGH_NODES = (
 
 @dataclass(frozen=True)
 class QEPSoftmax(AcceleratedEP):
-    """EP for a softmax, with site precisions diag(π) − ππᵀ / 1ᵀπ for any π, at the cost of Laplace's method.
+    """EP for a softmax, at the cost of Laplace's method. Sites have precisions diag(π) − ππᵀ / 1ᵀπ with any vector π.
 
     Tilted moments are integrals over c − 2 dimensions; the other dimensions have closed forms. Sites match the tilted
     means, and approximate the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With
@@ -501,8 +499,8 @@ class QEPSoftmax(AcceleratedEP):
     Parameters
     ----------
     nodes : int
-        Largest number of nodes of the quadrature for each point and sweep. Three classes use at most 161 nodes, or 600
-        for votes.
+        Largest number of nodes of the quadrature for each point and sweep. Three classes use at most 161, or 600 for
+        votes.
     """
 
     nodes: int = field(default=2000, metadata=at_least(1))

@@ -1,9 +1,9 @@
 """Leave-one-out of rows, with an update of the sites of prior factors.
 
-The site of a prior factor p(u) approximates p(u) near the posterior of u. If a row of an effect with few rows is left
-out, the posterior moves. EP then updates the sites of the effects of the row, with all other sites fixed. Let q₋ be the
-posterior without the sites of the row and of these factors. The leave-one-out density of the row is a ratio of
-evidences:
+The site of a prior factor p(u_k) of effect k approximates p(u_k) near the posterior of u_k. If a row of an effect with
+few rows is left out, the posterior moves. EP then updates the sites of the effects of the row, with all other sites
+fixed. Let q₋ be the posterior without the sites of row i and of these factors. The leave-one-out density of row i, with
+observation y_i and latent value f_i, is a ratio of evidences:
 
     p(y_i | y_-i) = ∫ q₋ p(y_i | f_i) ∏ p(u_k) / ∫ q₋ ∏ p(u_k).
 """
@@ -20,10 +20,10 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
-_MOVES = 0.01  # Relative change of a variance, or squared shift in standard deviations, above which a site is updated.
+_MOVES = 0.01  # A site is updated for larger relative changes of a variance, or squared shifts of a mean in variances.
 _MOST = 24  # Largest number of prior factors whose sites are updated when a row is left out.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
-_FEW = 0.7  # Share of unconverged problems below which sweeps drop the converged problems.
+_FEW = 0.7  # If at most this share of problems is unconverged, sweeps continue with these problems only.
 _TOGETHER = 800  # Largest number of rows, or of effects, in a batch of covariances.
 
 
@@ -53,7 +53,7 @@ class Factor(NamedTuple):
 
 
 class LocalEP(NamedTuple):
-    """Local EP of B problems, each with d latent values."""
+    """Sites of B small EP problems that are solved together, each with d latent values."""
 
     base_mean: Array
     """Means without sites, (B, d)."""
@@ -128,7 +128,7 @@ class LocalEP(NamedTuple):
         return found
 
     def _log_sites(self, mean: Array, cov: Array) -> Array:
-        """Return log ∫ N(f | mean, cov) exp(νᵀf − ½ fᵀΤf), (B,)."""
+        """Return log ∫ N(f | mean, cov) exp(νᵀf − ½ fᵀΤf) df, (B,), for site locations ν and precisions Τ."""
         inner = np.eye(cov.shape[1]) + self.precision[:, :, None] * cov
         force = self.location - self.precision * mean
         posterior = cov @ np.linalg.inv(inner)
@@ -165,7 +165,7 @@ class PriorSites:
         return precision, self._posterior.weights[0, points] + precision * self._posterior.mean[0, points]
 
     def moved(self, points: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return indices (B, K) of the factors that are updated if a point is left out, padded by −1."""
+        """Return for each of B points the indices (B, K) of factors to update if it is left out, padded by −1."""
         found = []
         for some in np.array_split(points, max(1, -(-len(points) // _TOGETHER))):
             cross = self._cross(some)
@@ -195,7 +195,7 @@ class PriorSites:
         of: NDArray[np.int64] | None,
         rest: Callable[[NDArray[np.intp]], Sequence[Factor]],
     ) -> LeftOut:
-        """Return leave-one-out moments, with sites of prior factors that are updated for each row that is left out.
+        """Return leave-one-out moments of rows. For each row the sites of prior factors are updated.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class PriorSites:
         return np.where(done, found, np.nan), mean[:, 0], cov[:, 0, 0]
 
     def _base(self, rows: NDArray[np.intp], moved: NDArray[np.intp]) -> tuple[LocalEP, Factor, tuple[Array, Array]]:
-        """Return local problems without the sites of rows (B, m) and factors (B, K); the factors; the sites."""
+        """Return problems without the sites of rows (B, m) and factors (B, K), these factors, and these sites."""
         solution, posterior, m = self._solution, self._posterior, rows.shape[1]
         problem, place = np.nonzero(moved >= 0)
         chosen = self.points[moved[problem, place]]
@@ -271,9 +271,9 @@ class PriorSites:
         return LocalEP(centre, outside, nothing, nothing), prior, (precision, location)
 
     def of_group(self, points: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array, Array]:
-        """Return points of prior factors whose sites change if `points` are left out together, and the new sites.
+        """Return the prior factors to update without `points`: their points, site precisions and locations.
 
-        EP computes their precisions and locations. If EP does not converge, they are the sites of the fit.
+        EP computes the new precisions and locations. If EP does not converge, the sites of the fit are returned.
         """
         cross = self._cross(points)
         precision, _ = self.natural(points)
@@ -297,5 +297,5 @@ class PriorSites:
 
 
 def _proper(precision: Array, m: int) -> NDArray[np.bool_]:
-    """Return a mask (B, m + K) of sites for the start: positive precisions, which make all cavities proper."""
+    """Return a mask (B, m + K) of the sites of a start: factors with positive precisions, no rows."""
     return np.asarray((np.arange(precision.shape[1]) >= m) & (precision > 0.0))

@@ -3,20 +3,18 @@
 A Newton step uses the exact curvature W, or its absolute eigenvalues if the posterior with W is not proper. At the mode
 it uses W. The evidence has the derivatives of `pymc_gpep.approximations.laplace`, with blocks in place of numbers.
 
-The means may be corrected as for one latent function (`pymc_gpep.approximations.laplace`): `smoothed_mean` averages the
-log density over the covariances of the rows.
-
-In EP a row has the marginal N(m, Σ), a site of precision Π and weights b. The cavity of the row has the covariance V =
-(Σ⁻¹ − Π)⁻¹ and the mean m − V b. Tilted moments are computed by quadrature (`pymc_gpep.likelihoods.tilted_rows`). With
-h = log ∫ p(y | f) N(f | μ, V) df, and sites scaled to be 1 at m, the evidence is
+EP: a row has predictors f with the posterior N(m, Σ), a site of precision Π and weights b. Its cavity has the
+covariance V = (Σ⁻¹ − Π)⁻¹ and the mean μ = m − V b. Tilted moments are computed by quadrature
+(`pymc_gpep.likelihoods.tilted_rows`). Let h = log ∫ p(y | f) N(f | μ, V) df, the prior have mean m₀ and covariance K,
+and sites be scaled to 1 at m. The log evidence is
 
     Σ [h + ½ bᵀV b + ½ log|V| − ½ log|Σ|] − ½ log|I + ΠK| − ½ bᵀ(m − m₀).
 
 At the fixed point it is stationary in the sites, so derivatives are computed at fixed sites. EP starts from Laplace's
 sites. For a product of predictors these are away from the saddle at zero.
 
-KL computes the Gaussian q nearest to the posterior (Opper and Archambeau 2009), with sites of the same form. The bound
-is Σ E_q[log p(y_i | f_i)] − KL(q ‖ p). At its maximum the sites have the precision −E_q[∇∇ log p] and the force E_q[∇
+KL: q is the Gaussian nearest to the posterior (Opper and Archambeau 2009), with sites of the same form. The bound is Σ
+E_q[log p(y_i | f_i)] − KL(q ‖ prior). At its maximum the sites have the precision −E_q[∇∇ log p] and the force E_q[∇
 log p] at the mean. Averages are sums over nodes: a product of Gauss–Hermite rules for up to three predictors, and
 points of a rule of degree 3 for more.
 """
@@ -110,9 +108,9 @@ class _PredictorsAscent(BlockAscent):
         return slopes
 
     def away(self, x: Array) -> Array:
-        """Return the highest of trial coordinates near a saddle, along directions of upward curvature.
+        """Return coordinates near a saddle: the trial along upward directions with the highest log posterior.
 
-        A direction is f = K b with W K b = λ b, where λ is less than −1.
+        For the prior covariance K and the curvature W, a direction is K b with W K b = λ b and λ < −1.
         """
         prior, image = self._problem.prior, np.empty_like(self.f)
 
@@ -134,7 +132,7 @@ class _PredictorsAscent(BlockAscent):
 
 
 class _AveragedAscent(_PredictorsAscent):
-    """Objective with the log density averaged over normal latent values with covariances (n, c, c) around f."""
+    """Objective with the average log density over normal latent values with mean f and covariances (n, c, c)."""
 
     def __init__(self, problem: Problem, density: PredictorsDensity, cov: Array) -> None:
         super().__init__(problem, density)
@@ -187,8 +185,7 @@ def laplace_predictors(
 ) -> Found:
     """Run the Laplace approximation. `start` has the weights b (c, n), and is overwritten.
 
-    If a search ends at a saddle of the log posterior, it starts again near the saddle. For example, a product of
-    predictors has a saddle at zero.
+    If a search ends at a saddle of the log posterior, such as zero for a product of predictors, it starts again nearby.
     """
     b = start.reshape(problem.mean.shape)
     ascent = _PredictorsAscent(problem, density)
@@ -235,7 +232,7 @@ class LaplacePredictors(NewtonApproximation):
 
 
 _AT_MODE, _FEW = 1e-4, 100  # Tolerance and largest number of iterations of the mode from which a cold solve starts.
-_WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
+_WIDEST = 10.0  # Larger variances of cavities are lowered to this many prior variances.
 _AT_A_TIME = 16_384  # Number of nodes in a batch of derivatives.
 _CLOSE = 1e-2  # Residual below which quadrature rules are compared with larger rules.
 
@@ -267,7 +264,7 @@ class BlockSitePosterior(SitePosterior):
         return True, -0.5 * (log_det + length)
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; blocks are scaled by their eigenvalues."""
+        """See `ImpliedPosterior`. Negative eigenvalues of site precisions are multiplied by `factor`."""
         precision, location = np.empty_like(self.precision), np.empty_like(self._location)
         unpack_sites(sites, precision, location)
         return bool(np.isfinite(precision).all() and shrink_negative(precision, factor, sites))
@@ -449,7 +446,7 @@ class _Averages:
         return out
 
     def _parts(self, mean: Array, cov: Array) -> Iterator[tuple[slice, Array, Observed, Array]]:
-        """Yield slices of m rows, and for their d nodes each: latent values (k, d m), observations, parameters."""
+        """Yield a slice of m rows, and latent values (k, d m), observations and parameters at their d nodes each."""
         d, n = len(self._weights), mean.shape[1]
         root = covariance_root(cov)
         step = max(1, _AT_A_TIME // d)

@@ -34,7 +34,7 @@ class SiteRule(ABC):
     follows_parameters: ClassVar[bool] = False
     """Whether likelihoods with parameters are supported. The parameters must be numbers, not hyperparameters."""
     exact: ClassVar[bool]
-    """Whether the product of the factors is the likelihood, so that EP's evidence approximates the model's."""
+    """Whether the product of the factors is the likelihood. Then EP's evidence approximates the model's evidence."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
@@ -85,13 +85,12 @@ class ScalarSites(SiteRule):
 
 
 class Pairs(ScalarSites):
-    """Product of pairwise factors Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
+    """Product of pairwise factors Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit of label y.
 
-    This is equation 6 of Villacampa-Calvo and Hernández-Lobato (2017), whose f are utilities, latent values with unit
-    noise. The events that utility y exceeds utility k are positively associated, since all depend on the noise of y.
-    Therefore the product is a lower bound of their joint probability, and its sum over labels is below 1.
-
-    The factors of the step likelihood are Θ(f_y − f_k), without the label noise, as in the paper.
+    The factor of class k is the probability that utility y exceeds utility k. Utilities are latent values plus unit
+    normal noise. These events are positively associated: all depend on the noise of y. Therefore the product is a lower
+    bound of their joint probability, and its sum over labels is below 1. The product is equation 6 of Villacampa-Calvo
+    and Hernández-Lobato (2017). For the step likelihood the factors are Θ(f_y − f_k), without label noise.
     """
 
     name: ClassVar[str] = "pairwise"
@@ -113,7 +112,7 @@ class Pairs(ScalarSites):
 
 
 class WholePoint(ScalarSites):
-    """A single factor, whose log normaliser is a one-dimensional integral by accurate quadrature."""
+    """A single factor for each point. Accurate quadrature computes its log normaliser, a one-dimensional integral."""
 
     name: ClassVar[str] = "quadrature"
     needs: ClassVar[tuple[type, ...]] = (PointFactor,)
@@ -167,7 +166,7 @@ class OneFunctionSite(ScalarSites):
 
 
 _LARGEST = 4000  # Largest size of a matrix that is factorised in each sweep by default.
-_MOST = 6  # Largest number of functions by default, since a sweep takes c² products of matrices.
+_MOST = 6  # Largest number c of functions by default: a sweep takes c² products of matrices.
 
 
 class Nested(SiteRule):

@@ -25,7 +25,7 @@ class Combines(Protocol):
 
 
 class Neighbours(NamedTuple):
-    """Starts of solves at several places, in order of time."""
+    """Starts of solves at several hyperparameter vectors (places), the oldest first."""
 
     places: tuple[Array, ...]
     """Place of each problem: a vector (d,), such as its hyperparameters."""
@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
     """Matrix R (d, d): the distance of places x and x′ is |R⁻¹(x − x′)|. The default is the identity."""
 
     def joined(self, place: Array, start: Array, limit: int) -> "Neighbours":
-        """Return the solutions with a new solution, limited to the last `limit`."""
+        """Return the last `limit` of the stored starts and one more start, with their places."""
         return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
     def predict(self, approximator: Combines, place: Array) -> Array:
@@ -106,7 +106,7 @@ class Convergence:
         return self.status == CONVERGED
 
     def stored(self, table: xr.Dataset) -> xr.Dataset:
-        """Add this record to the dataset of a file."""
+        """Return a dataset with this record added, for a file."""
         own = table.assign(evidence=("sweep", self.evidence), residual=("sweep", self.residual))
         return own.assign_attrs(status=self.status, scheme=self.scheme, tolerance=self.tolerance)
 
@@ -136,7 +136,7 @@ class Solution:
     cov : array (n, c, c)
         Posterior covariances between the latent functions at each point.
     labels : array (n,)
-        Observations: classes, counted from 0.
+        Observations. Classes are counted from 0.
     likelihood : Likelihood
         Likelihood with its parameters at each point.
     posterior : Posterior
@@ -172,9 +172,9 @@ class Solution:
 
     @property
     def lower_bound(self) -> float:
-        """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
+        """Jensen's lower bound of the log marginal likelihood, E_q log p(y | f) − KL(q ‖ prior), for this posterior q.
 
-        The bound of `KL` is the largest. The bound is NaN if the likelihood has no averages of its log density.
+        `KL` has the largest bound of a Gaussian. The bound is NaN if the likelihood does not offer `AverageLogDensity`.
 
         References
         ----------
@@ -190,7 +190,7 @@ class Solution:
 
 
 class Correction(NamedTuple):
-    """Correction of predictive probabilities, which are otherwise averages over the Gaussian."""
+    """Correction of predictive probabilities. Uncorrected probabilities are averages over the Gaussian posterior."""
 
     corrects: str
     """Text for messages: approximation whose predictions are corrected."""

@@ -26,14 +26,14 @@ from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 
 class Number(Enum):
-    """Kind of an objective. The value is a text with a place for the number."""
+    """Kind of the objective of a solve. Each value is a text with a placeholder for the number."""
 
     EVIDENCE = "log evidence {:.4f} (of the model with inducing inputs)"
     """Approximate log marginal likelihood of the model with the FITC prior."""
     BOUND = "lower bound {:.4f} of the log evidence"
     """Lower bound of the log marginal likelihood of the model, or of the model with the FITC prior."""
     OBJECTIVE = "objective {:.4f} (not a log evidence: do not compare models by it)"
-    """Objective that has no other meaning than to be maximised."""
+    """Objective that is maximised, but is neither a log evidence nor a bound."""
 
     def text(self, value: float) -> str:
         """Return the text for a value."""
@@ -58,9 +58,9 @@ class SparseSolution:
         Start for the solver at nearby hyperparameters.
     convergence : Convergence
     floored : int
-        Number of sites with precision 0, which match only the mean of a tilted distribution that is wider than its
-        cavity. With negative precisions EP did not converge. The number is 0 for log-concave likelihoods. If it is not
-        0, derivatives of the evidence are approximate.
+        Number of sites with precision 0 in place of a negative precision, with which EP did not converge. Such a site
+        matches the mean but not the variance of its tilted distribution. The number is 0 for log-concave likelihoods.
+        If it is not 0, derivatives of the evidence are approximate.
     """
 
     evidence: float
@@ -113,9 +113,9 @@ class Solved(NamedTuple):
     """Features of all rows; None if a covariance had no Cholesky factor."""
 
     def bars(self) -> Iterator[Bars]:
-        """Yield derivatives of the evidence with respect to prior moments, in blocks, at fixed sites.
+        """Yield derivatives of the evidence with respect to prior moments, in blocks of rows.
 
-        At a fixed point these are the derivatives of the evidence.
+        Sites are held fixed. At a fixed point of EP this does not change the derivatives.
         """
         solution = self.solution
         if self.features is None or solution.posterior is None:
@@ -126,7 +126,7 @@ class Solved(NamedTuple):
 
 
 class Iterated(NamedTuple):
-    """Result of an iteration, which updated its sites in place."""
+    """Result of an iteration. The sites were updated in place."""
 
     evidence: float
     status: int
@@ -135,7 +135,7 @@ class Iterated(NamedTuple):
 
 
 class InducedArrays:
-    """Prior at fixed hyperparameters, as arrays.
+    """Prior of inducing values and latent values at fixed hyperparameters, as arrays.
 
     Parameters
     ----------
@@ -212,8 +212,8 @@ class SparseApproximation(ABC):
         Fraction of the combined residual in an accelerated step, in (0, 1].
     jitter : float
         Number that is added to the diagonal of the covariance of the inducing values, relative to the mean of the
-        diagonal. If the matrix has no Cholesky factor, for example because inducing inputs coincide, it is raised a
-        hundredfold, up to twice.
+        diagonal. If the matrix has no Cholesky factor, for example because inducing inputs coincide, jitter is
+        multiplied by 100, up to twice.
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
@@ -242,7 +242,7 @@ class SparseApproximation(ABC):
 
     @abstractmethod
     def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
-        """Return the approximation with its choices for c functions, each with `size` inducing inputs.
+        """Return a copy with default options chosen for c functions, each with `size` inducing inputs.
 
         Raises
         ------
@@ -252,7 +252,7 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """Text of the chosen option for a message, after a comma; empty if no option is chosen."""
+        """Code of the chosen option and a comma, for a message; empty if no option is chosen."""
         return ""
 
     @abstractmethod
@@ -266,11 +266,11 @@ class SparseApproximation(ABC):
     def begin(  # noqa: B027 - there is nothing to do as a rule
         self, features: RowFeatures, team: Team, sites: Array, labels: NDArray[np.int64], likelihood: Likelihood
     ) -> None:
-        """Write the cold start into sites (2, n, d), which are 0."""
+        """Write the cold start into `sites` (2, n, d), an array of zeros."""
 
     @abstractmethod
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
-        """Iterate from sites (2, n, d), which are overwritten."""
+        """Iterate from `sites` (2, n, d), and overwrite them with the last sites."""
 
     @abstractmethod
     def one_sweep(self) -> "SparseApproximation":
@@ -382,11 +382,10 @@ _SHORT = 0.4  # Length of steps with negative site precisions, relative to other
 
 @dataclass(frozen=True)
 class SparseEP(SparseApproximation):
-    """EP with inducing values, given which latent values are independent (FITC).
+    """EP with inducing values. Given these, latent values are independent (FITC).
 
     For n points, c functions and M inducing inputs of each, an iteration takes O(c n M²). With `sites="nested"` it
-    takes O(c² n M² + c³ M³); with other sites the functions are independent in the posterior. No matrix has two axes
-    over points.
+    takes O(c² n M² + c³ M³); with other sites the functions are independent in the posterior. No matrix is (n, n).
 
     `pm.fit` has further options, such as `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`, `client`
     and `batch_size`. See the page "Options of methods for many rows" of the documentation.
@@ -401,7 +400,7 @@ class SparseEP(SparseApproximation):
         `"ep"` for a likelihood of one function. `"pairwise"` uses the paper's product over the other classes. Each of
         its factors is a lower bound, so its evidence cannot be compared with other methods.
     depth : int
-        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. Each takes the memory of two
+        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. A step has the size of two
         starts.
     damping : float
         Fraction of the full update in a plain step, in (0, 1].

@@ -1,4 +1,4 @@
-"""Variational inference with inducing inputs, with averages of log likelihoods over independent latent values."""
+"""Variational inference with inducing inputs. Log likelihoods are averaged over independent latent values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -96,12 +96,12 @@ class SparseVI(SparseApproximation):
     values u. It is a bound for the model with all latent values (Hensman, Matthews and Ghahramani 2015), and an
     additional inducing input never lowers its maximum. For `gpep.RobustMax`, and for `gpep.MultinomialProbit` with
     label noise, the average of log p(y | f) takes a one-dimensional integral (Villacampa-Calvo and Hernández-Lobato
-    2017, equations 14 to 17). Without label noise it is replaced by the bound of Girolami and Rogers (2006); with all
-    points as inducing inputs the result then equals `"vb"`. For likelihoods of one function it then equals `"kl"`.
+    2017, equations 14 to 17). Without label noise the bound of Girolami and Rogers (2006) replaces this average. With
+    all points as inducing inputs the result then equals `"vb"`; for likelihoods of one function it equals `"kl"`.
 
     Steps follow the natural gradient, are accelerated, and never lower the bound. For a step likelihood with label
-    noise a solve can take hundreds of steps. `pm.fit` with `update="inner"`, which takes one step for each step of the
-    hyperparameters, is then faster.
+    noise a solve can take hundreds of steps. Then `update="inner"` of `pm.fit` is faster: one step for each step of the
+    hyperparameters.
 
     With label noise the bound has several maxima: it is flat in latent values whose label counts as noise. Without a
     start, steps begin at the result of a few sweeps of EP with the exact factor. On the data of Villacampa-Calvo and

@@ -1,31 +1,26 @@
 """Variational Bayes for the multinomial probit, q(f) q(v) with utilities v (Girolami and Rogers 2006, section 4.3).
 
-In the augmented model f_k ~ N(m_k, K_k), v_ik = f_ik + noise of variance 1, and y_i is the class of the largest
-utility. For q(f) with means f̃ and covariances S_k, and any q(v), log p(y) is at least E_q[log p(y, v, f) − log q(v) −
-log q(f)]. This bound is
+The latent functions are f_k ~ N(m_k, K_k). The utility of class k at point i is v_ik = f_ik + noise of variance 1. The
+label y_i is the class of the largest utility. The posterior of f and v is approximated by a product q(f) q(v), where
+q(f) has means f̃ and covariances S_k. The log evidence log p(y) is at least
 
-    E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)),
+    E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)).
 
-as E_q(f) log N(v | f, I) = log N(v | f̃, I) − ½ tr S. The best q(v) is N(f̃_i, I) truncated to the cone where v_y is
-largest, and makes the first term Σ_i log p(y_i | f̃_i), the multinomial probit. The best S_k is (I + K_k⁻¹)⁻¹ = K_k
-(K_k + I)⁻¹ for every f̃. Then ½ tr S_k (I + K_k⁻¹) = ½ n cancels the n of the divergence:
+The best q(v) is N(f̃_i, I), truncated to the cone where the utility of y_i is largest. The first term is then Σ_i log
+p(y_i | f̃_i), the log of the multinomial probit. The best S_k is K_k (K_k + I)⁻¹ for every f̃. The bound is then
 
-    bound = Σ_i log p(y_i | f̃_i) − ½ Σ_k (f̃_k − m_k)ᵀ K_k⁻¹ (f̃_k − m_k) − ½ Σ_k log|I + K_k|.
+    Σ_i log p(y_i | f̃_i) − ½ Σ_k (f̃_k − m_k)ᵀ K_k⁻¹ (f̃_k − m_k) − ½ Σ_k log|I + K_k|.
 
-So f̃ is the mode of the posterior of f, and the bound is concave in it. The mean of the truncated Gaussian is
-ṽ_i = f̃_i + ∂ log p(y_i | f̃_i) / ∂f̃_i. The fixed-point iteration of the paper is thus, for f̃ = m + K b,
-
-    f̃ ← m + K (K + I)⁻¹ (ṽ − m),   or   b ← b + (K + I)⁻¹ r,   r = ∂ log p / ∂f̃ − b,
-
-an ascent in which the upper limit I replaces W = −∂² log p / ∂f̃². It never lowers the bound, but takes thousands of
-steps if W is small, at large prior variances. Therefore each iteration here is a Newton step, whose linear system is
-solved with a limited number of products with K. A fixed-point step of the quadratic model follows, for components on
-which K has little effect. The step is halved until the bound rises. The solver factorises only K + I, once.
+So f̃ is the mode of the posterior of f, and the bound is concave in f̃. Let b be the weights, f̃ = m + K b, and r = ∂
+log p / ∂f̃ − b. The fixed-point iteration of the paper is b ← b + (K + I)⁻¹ r. It never lowers the bound, but uses the
+upper limit I of the curvature W = −∂² log p / ∂f̃². If W is small, at large prior variances, it takes thousands of
+steps. Therefore each iteration here is a Newton step. Its linear system is solved with a limited number of products
+with K. A fixed-point step of the quadratic model follows, for components on which K has little effect. The step is
+halved until the bound rises. The solver factorises only K + I, once.
 
 The residual is the larger of max |r| and √(rᵀ (W + K⁻¹)⁻¹ r). The latter is the distance of f̃ from the optimum, in
-units of the posterior with the present curvature. Half its square is the expected rise of the bound.
-
-At the optimum d bound / dK_k = ½ (b_k b_kᵀ − (K_k + I)⁻¹) and d bound / dm_k = b_k.
+units of the posterior with the present curvature. Half its square is the expected rise of the bound. At the optimum the
+derivatives of the bound are ½ (b_k b_kᵀ − (K_k + I)⁻¹) in K_k, and b_k in m_k.
 """
 
 import math
@@ -55,7 +50,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-# Largest relative residual of the solution of a linear system; near the optimum it is √(max |r|).
+# Newton's linear system is solved to this relative residual, or near the optimum to √(max |r|) if that is smaller.
 _REDUCTION = 0.1
 _HALVINGS = 30
 _SUFFICIENT = 1e-4  # Smallest accepted rise of the bound, relative to the rise predicted by the slope.
@@ -73,7 +68,7 @@ def variational_bayes(
 ) -> Found:
     """Run variational Bayes.
 
-    `start` has b (c, n), and is overwritten. `terms` is the kernel of
+    `start` has the weights b (c, n), and is overwritten. `terms` is the kernel of
     `pymc_gpep.likelihoods.local_computations.UtilityBound`; `max_products` limits the products with K in one iteration.
     """
     k, prior_mean, team = problem.k, problem.mean, problem.team
@@ -112,7 +107,7 @@ def _ascend(
     b: Array,
     history: History,
 ) -> tuple[float, int]:
-    """Maximise the bound from b (c, n) and f = m + K b, which are overwritten. Return bound and status.
+    """Maximise the bound from weights b (c, n) and means f = m + K b, and overwrite both. Return bound and status.
 
     `constant` is the part of the bound that does not depend on f.
     """
@@ -164,14 +159,13 @@ class VariationalBayes(Approximator):
     """Factorised posterior q(f) q(v) of latent values f and utilities v. The evidence is a lower bound.
 
     The posterior means are the mode of the posterior of the latent values, computed by Newton's method. On iris and
-    wine it takes 3 to 25 steps for any length scale and prior variances up to e¹². Classes are independent under q(f),
-    with covariance K (K + I)⁻¹, so each distinct prior covariance is factorised once.
+    wine it takes 3 to 25 steps for any length scale and prior variances up to e¹². Classes are independent under q(f).
+    A class with prior covariance K has the covariance K (K + I)⁻¹, so each distinct K is factorised once.
 
     Parameters
     ----------
     tolerance : float
-        Tolerance on the largest change of a mean utility, and on the distance of the means from the optimum in units of
-        the posterior.
+        Tolerance on the largest change of a mean utility, and on the posterior's distance of means from the optimum.
     max_iterations : int
         Limit on Newton steps.
     max_products : int
@@ -199,7 +193,7 @@ class VariationalBayes(Approximator):
     def bound(self, posterior: Posterior, labels: NDArray[np.int64], likelihood: Likelihood) -> tuple[float, Array]:
         """Return the bound for a posterior q(f) with site precisions 1, and mean utilities (c, n) under the best q(v).
 
-        The next posterior of the paper's iteration (4.6) has these utilities as observations with unit noise.
+        In the paper's iteration (4.6), these utilities are observations with unit noise for the next posterior.
         """
         mean, weights = (np.ascontiguousarray(each) for each in (posterior.mean, posterior.weights))
         c, n = mean.shape
