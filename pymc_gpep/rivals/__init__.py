@@ -4,14 +4,14 @@ A module of this package is imported when the registry that names it is first re
 
 kernels: compiled loops of these methods
 computations: computations at a point that likelihoods offer to these methods
-responses: couplings of latent functions that the sites of a method ignore
+responses: responses of means, with couplings of latent functions that a method ignores
 qep: EP of a multinomial probit by quadrature
 class_independent_ep: EP with latent functions that are independent in the posterior
 factorial_posterior: posterior in which all latent values are independent
 factorial_variational: factorial variational method for two classes
 label_regression: labels of two classes as observations with normal noise
 naive_tap: naive TAP, a mean field method for two classes
-gfitc: EP with the FITC prior
+gfitc: EP with inducing inputs, and sites on latent values
 selection: choice of a few active rows
 ivm: informative vector machine: the posterior given the labels of active rows
 active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`

@@ -1,7 +1,7 @@
 """Fits by active rows: prior moments of rows, log posterior, rounds that choose rows, and the plan.
 
-The covariance of a row with itself is the prior variance, which includes terms of the diagonal such as PyMC's jitter.
-The covariance of two distinct rows is the value of the covariance function, even if their inputs are equal.
+The covariance of a row with itself is the prior variance. It includes terms of the diagonal, such as PyMC's jitter. The
+covariance of two distinct rows is the value of the covariance function, even if their inputs are equal.
 
 A major round chooses active rows and their sites at the current hyperparameters. Minor steps then increase the bound
 for fixed rows and sites (Seeger and Jordan 2004, section 5). A new choice of rows may lower the bound, so a round may
@@ -57,7 +57,7 @@ class RowInputs(NamedTuple):
     inputs: Array
     """Inputs, (n, columns)."""
     jitter: Array
-    """Jitter on the diagonal of the covariance of each function, or of the common covariance, (q, 1)."""
+    """Jitter on the diagonal of each of the q prior covariances, (q, 1)."""
 
     @classmethod
     def of(cls, classifier: GPClassifier, blocks: InducingBlocks) -> "RowInputs":
@@ -76,7 +76,7 @@ class RowInputs(NamedTuple):
 
 
 class ModelRows:
-    """The prior of all rows at fixed hyperparameters; a `pymc_gpep.rivals.selection.row_site_rules.RowBlocks`.
+    """Prior of all rows at fixed hyperparameters, computed in blocks (`RowBlocks`).
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ class ModelRows:
         return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
-        """Return derivatives in hyperparameters, given derivatives in the prior moments of `rows`."""
+        """Return derivatives in hyperparameters. `bars` are derivatives in the prior moments of `rows`."""
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """Return derivatives in hyperparameters, given derivatives in covariances (q, d, d) and means (c, d)."""
+        """Return derivatives in hyperparameters, from derivatives in covariances (q, d, d) and means (c, d) of rows."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0
@@ -123,18 +123,18 @@ _STEP = 0.01  # Unconstrained step of a hyperparameter for finite differences of
 
 
 class ActiveLogPosterior(BlockLogPosterior):
-    """Log posterior with fixed active rows, whose sites are computed from their labels at each point.
+    """Log posterior of hyperparameters with fixed active rows. Sites of the rows are computed at each point.
 
-    Its value is the bound over all rows. In a search the sites are fixed as well (`holding`): gradients are then exact,
-    but the bound is narrower in the hyperparameters than their posterior. Here sites are computed at each point, so
-    that the value can be integrated. The gradient is by finite differences.
+    The value is the log prior plus the bound of the log evidence of all rows. In a search the sites are fixed as well
+    (`holding`). Gradients are then exact, but the bound is narrower in the hyperparameters than their posterior. Here
+    sites are computed at each point, so the value can be integrated. Gradients are finite differences.
 
     Parameters
     ----------
     space : Hyperparameters
     approximator : IVM
     blocks : InducingBlocks or None
-        None in a fit that was read from a file without `gp`; the graph of the model then determines the blocks.
+        None in a fit that was read from a file without `gp`. Then the graph of the model determines the blocks.
     random_seed : int
         Seed, the same for each choice of rows.
     rows : Rows, optional
@@ -196,21 +196,21 @@ class ActiveLogPosterior(BlockLogPosterior):
         return self.approximator.solve(self.rows_at(x), self.labels, likelihood=self.likelihood, random_seed=self._seed)
 
     def holding(self, solution: ActiveSolution) -> "HeldActive":
-        """Return the log posterior with the rows and sites of a solution at all hyperparameters."""
+        """Return the log posterior in which the rows and sites of a solution are fixed."""
         return HeldActive(self, solution)
 
     def held(self, best: Evaluation) -> Self:
-        """See `LogPosterior`: a copy, which computes the sites at each point."""
+        """See `LogPosterior`. The copy computes the sites at each point."""
         return copy(self)
 
     def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
-        """Return the log posterior with the active rows of a solution at x."""
+        """Return a copy with the active rows of a solution, and this solution as the result at x."""
         other = copy(self)
         other._at, other._chosen = x, solution
         return other
 
     def weighing(self) -> Self:
-        """See `LogPosterior`: a copy whose evaluations omit the gradient."""
+        """See `LogPosterior`. Evaluations of the copy omit the gradient."""
         other = copy(self)
         other._slopes = False
         return other
@@ -260,7 +260,7 @@ class ActiveLogPosterior(BlockLogPosterior):
             return None
 
     def solve(self, x: Array, start: Array | None = None) -> ActiveSolution:
-        """See `LogPosterior`: the solution with the active rows at the end of the search."""
+        """See `LogPosterior`. The solution has the active rows of the end of the search."""
         chosen = self._solution()
         if np.array_equal(x, self._at):
             return chosen
@@ -304,7 +304,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return self._each_left_out(x, solution, gps)
 
     def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
-        """Yield left-out moments of all rows, in blocks. Only active rows have a site to leave out."""
+        """Yield leave-one-out moments of all rows, in blocks. Rows without a site have their posterior moments."""
         posterior, active = self.posterior(solution), solution.selection.rows
         prior, dense = self.prior_at(x, gps, solution), solution.posterior
         own_mean, own_cov = dense.cavities(*dense.marginals())
@@ -385,9 +385,9 @@ class ActiveLogPosterior(BlockLogPosterior):
 
 
 class HeldActive(ActiveLogPosterior):
-    """The log posterior with fixed active rows and sites, with an exact gradient.
+    """Log posterior of hyperparameters with fixed active rows and fixed sites, with an exact gradient.
 
-    The posterior, prior times sites, depends on the hyperparameters only through the prior.
+    The posterior is prior times sites. Only the prior depends on the hyperparameters.
 
     Parameters
     ----------
@@ -443,9 +443,9 @@ class HeldActive(ActiveLogPosterior):
 
 
 _MINOR = 10  # Number of minor steps in a round.
-_STILL = 0.05  # Largest unconstrained change of hyperparameters in a round that counts as no change.
+_STILL = 0.05  # Unconstrained changes of hyperparameters below this number in a round count as no change.
 _QUIET = 2  # Number of consecutive rounds without a change after which the search ends.
-_FLAT = 1e-6  # Relative change of the log posterior at which minor steps end.
+_FLAT = 1e-6  # Minor steps end if the relative change of the log posterior is below this number.
 
 _HOW = {
     "nothing": "There is nothing to optimise.",
@@ -512,7 +512,7 @@ def climb_in_rounds(
         if best is None or here.log_posterior > best[0].log_posterior:
             best = here, solution
         before, chosen = chosen, set(solution.selection.rows.tolist())
-        if still and chosen == before:  # The round changed neither rows nor hyperparameters.
+        if still and chosen == before:  # This round and the last changed nothing.
             still = _QUIET
         left = max_iterations - max(len(history) - 1, 0)
         if not theta.size:
@@ -547,8 +547,7 @@ class ActiveRows(Plan):
     Parameters
     ----------
     rounds : int
-        Largest number of new choices of active rows while hyperparameters are learned. With 0 hyperparameters have
-        their initial values.
+        Largest number of new choices of active rows. With 0 hyperparameters have their initial values.
     """
 
     rounds: int = 10
@@ -580,7 +579,7 @@ class ActiveRows(Plan):
 
 
 class _Rounds(Climb):
-    """A search in rounds, which stores the active rows of the best round in the log posterior."""
+    """Search in rounds. It stores the active rows of the best round in the log posterior."""
 
     def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, rounds: int) -> None:
         super().__init__(given, log_posterior, whole=self._one)
@@ -602,7 +601,7 @@ class _Rounds(Climb):
         return self._ending(reached.best, self._held.solution_at(reached.best))
 
     def judged(self, found: Optimum) -> Optimum:
-        """See `Climb`. The slope at the end is not checked, since the last minor step may end with a slope."""
+        """See `Climb`. The slope at the end is not checked: minor steps may end before the slope is 0."""
         best = found.best
         self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
         return looked_at(found, self._given.space)

@@ -46,13 +46,13 @@ from pymc_gpep.solvers.site_ep import SitePosterior, largest_change, site_ep, si
 
 
 class SeparateSitePosterior(SitePosterior):
-    """Posterior with independent functions, from π and ν in the first c columns of the sites (2, n, ≥ c).
+    """Posterior with independent functions. The first c columns of sites (2, n, ·) are precisions π and locations ν.
 
     Parameters
     ----------
     problem : Problem
     shifts : bool
-        Whether sites move with the common shift.
+        Whether a sweep moves all functions by a common shift, and the sites with them.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class SeparateSitePosterior(SitePosterior):
         self._problem, self._shifts = problem, shifts
         self.precision, self.location, self.weights, self.mean, self.variance = np.full((5, c, n), np.nan)
         self.cov = np.zeros((n, c, c))
-        self._variances = np.einsum("naa->na", self.cov)  # A view of the diagonals.
+        self._variances = np.einsum("naa->na", self.cov)  # View of the variances in `cov`.
         self._inverses, self._p = np.empty((c, n, n)), np.empty((n, n))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`. First π δ is added to the site locations ν, with the common shift δ."""
+        """See `ImpliedPosterior`. First, site locations are moved by site precisions times a common shift."""
         prior_mean, pi, nu, mean = self._problem.mean, self.precision, self.location, self.mean
         c = len(mean)
         pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T
@@ -83,7 +83,8 @@ class SeparateSitePosterior(SitePosterior):
             self._weigh()
         self._spread()
         multiply_functions(self._problem.k, self.weights, mean)
-        # For f − m with the prior mean m, a site has the location ν − π m, and its value at m as a constant factor.
+        # A site on f − m, with the prior mean m, has the location ν − π m. Its constant factor is the value of the site
+        # at m.
         location = nu - pi * prior_mean
         total = 0.5 * (float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean)) - log_det)
         mean += prior_mean
@@ -91,7 +92,7 @@ class SeparateSitePosterior(SitePosterior):
         return True, total
 
     def _factorise(self) -> tuple[bool, float]:
-        """Factorise the posterior. Return whether it is proper, and Σ_k log|A_k|."""
+        """Factorise A_k = I + K_k diag(π_k) of each function. Return whether all succeed, and Σ_k log|A_k|."""
         k, pi, inverses, p = self._problem.k, self.precision, self._inverses, self._p
         if self._shifts:
             ok, log_det = factorise(k, pi, inverses, p, self._problem.team)
@@ -106,7 +107,7 @@ class SeparateSitePosterior(SitePosterior):
             function_weights(*own)
 
     def _shift(self, pull: Array) -> Array:
-        """Return the common shift δ (n,) from Σ_k b_k (n,)."""
+        """Return the common shift δ (n,) of all functions, from the sum (n,) of their weights."""
         return matrix_shift(self._p, pull, factored=True)
 
     def _spread(self) -> None:
@@ -132,10 +133,10 @@ def independent_ep(
     shifts: bool = True,
     **options: Any,
 ) -> Found:
-    """Run EP with scalar sites on the latent values.
+    """Run EP with a scalar site for each latent value.
 
-    `start`, which is overwritten, has the shape (2, n, d): for each point π and ν (c,), then further sites that
-    `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` has the signature of
+    `start` (2, n, d) is overwritten. It has site precisions π (c,) and locations ν (c,) of each point, then further
+    sites for `update`. `update(mean, variance, pi, nu, y, sites, target, scale)` has the signature of
     `pymc_gpep.rivals.kernels.class_independent.independent_update`. Further options are passed to `site_ep`.
     """
 
@@ -150,7 +151,7 @@ def independent_ep(
 class IEP(AcceleratedEP):
     """EP with independent latent functions in the posterior, and tilted moments by inner EP.
 
-    Sites match the tilted mean and variance of each function at each point, which inner EP computes for independent
+    Sites match the tilted mean and variance of each function at each point. Inner EP computes them for independent
     cavities. The posterior ignores covariances between functions. Variances are too small if the data determine
     differences between functions better than their mean.
 
@@ -187,7 +188,7 @@ class IEP(AcceleratedEP):
 
 @dataclass(frozen=True)
 class QIEP(AcceleratedEP):
-    """EP with independent latent functions in the posterior, and tilted moments of nearly full precision.
+    """EP with independent latent functions in the posterior, and accurate tilted moments by quadrature.
 
     The method differs from `"iep"` only in the moments. With independent cavities each moment is an integral over one
     variable, the utility of the observed class. The literature uses two-dimensional quadratures with few nodes (Seeger,
@@ -208,7 +209,7 @@ class QIEP(AcceleratedEP):
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Return the tilted factors of nested EP; for a softmax the factors of whole points."""
+        """Return the tilted factors of nested EP; for a softmax, raise the error of the base class."""
         return super().tilted_factors(solution) if self.whole_factors else nested_factors(solution)
 
 
@@ -216,10 +217,9 @@ class QIEP(AcceleratedEP):
 class QIEPSoftmax(QIEP):
     """EP for a softmax with independent latent functions in the posterior, and tilted moments by quadrature.
 
-    Sites are as in the baseline of Seeger and Jordan (2004, section 6), which visits each chosen point once. Here the
+    The baseline of Seeger and Jordan (2004, section 6) has such sites, and visits each chosen point once. Here the
     sites are iterated to a fixed point. `QEPSoftmax` includes the couplings between classes, by the same quadrature.
-    Derivatives are exact derivatives of the evidence. With eight or more classes, quadrature errors are one or two
-    percent.
+    Derivatives are exact derivatives of the evidence. With eight or more classes, quadrature errors are 1 to 2 %.
     """
 
     name: ClassVar[str] = "qiep"
@@ -232,7 +232,7 @@ class QIEPSoftmax(QIEP):
 
 
 class SignedSitePosterior(SeparateSitePosterior):
-    """Posterior with independent functions, whose site precisions may be negative."""
+    """Posterior with independent functions, for site precisions that may be negative."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -271,9 +271,9 @@ class SignedSitePosterior(SeparateSitePosterior):
 class NoisyQIEP(NoisyNestedEP):
     """EP with independent latent functions in the posterior, for labels with noise.
 
-    The method is `"qiep"` with the factor (1 − ε) p + ε / c for a point. The fixed point equals the fixed point of
-    `"sparse_ep"` with all points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence
-    are exact, also in ε. A sweep takes c n³ operations, and the posterior for predictions (cn)³.
+    The method is `"qiep"` with the factor (1 − ε) p + ε / c of a point, for the probit p and label noise ε. The fixed
+    point equals the fixed point of `"sparse_ep"` with all points as inducing inputs. Sites may have negative
+    precisions. Derivatives of the evidence are exact, also in ε. A sweep takes O(c n³), and predictions O((cn)³).
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ class NoisyQIEP(NoisyNestedEP):
         return found._replace(precision=found.precision.T[:, :, None] * np.eye(c))
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Return the length of the start: π and ν."""
+        """Return the length of the start: site precisions and locations."""
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:

@@ -26,7 +26,7 @@ from pymc_gpep.rivals.kernels.quadrature_ep import full_qep_update, qep_update
 
 
 class IndependentFactors(NamedTuple):
-    """The factors of `DifferenceFactors`, for cavities with independent latent values."""
+    """Updates of sites by inner EP, for the factors of `DifferenceFactors` and independent cavities."""
 
     update: Kernel
     """Function that computes new sites, see `pymc_gpep.rivals.kernels.class_independent.iep_update`."""
@@ -55,11 +55,11 @@ class RoughDensity(NamedTuple):
 
 
 class SiteInformation(NamedTuple):
-    """Information of the label of a point without site, to a few digits, for scores of many candidate points."""
+    """Information gained from the label of a point without site, to a few digits, for scores of many points."""
 
     terms: Kernel
     """`(mean, cov, y, log_z, information)`, for correlated latent values. The kernel writes log normalisers (n,) and
-    divergences (n,) of the posterior with the site from the posterior without the site. See
+    divergences (n,) of posteriors with the site from posteriors without it. See
     `pymc_gpep.rivals.kernels.active_rows.probit_information`."""
 
 
@@ -67,21 +67,21 @@ class RoughSites(NamedTuple):
     """Independent sites for points that have no site yet, to a few digits, for scores of many candidate points."""
 
     terms: Kernel
-    """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
+    """`(mean, variance, y, log_z, sites)`. The kernel writes log normalisers (n,) and sites (n, 2, c) of points."""
 
 
 class DifferenceQuadrature(NamedTuple):
-    """Tilted moments by quadrature of the differences g_j of `DifferenceFactors`."""
+    """Tilted moments, by quadrature, of the differences of latent values in `DifferenceFactors`."""
 
     diagonal_update: Kernel
-    """New scalar sites, see `pymc_gpep.rivals.kernels.quadrature_ep.qep_update`."""
+    """Kernel that writes new scalar sites, see `pymc_gpep.rivals.kernels.quadrature_ep.qep_update`."""
     full_update: Kernel
-    """New full sites, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
+    """Kernel that writes sites with full precisions, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
 
 
-# Number of nodes for up to three classes, and for more. Errors are 1e-5 at standard deviations of 5.
+# Number of nodes for up to three classes, and for more classes. Errors are 1e-5 for standard deviations of 5.
 _OF_THREE, _MOST = 600, 2000
-# Number of nodes for scores with three classes (times 3 for each further class), and its limit.
+# Number of nodes for scores, with three classes and at most. Each further class multiplies it by 3.
 _ROUGH, _MOST_ROUGH = 9, 100
 _CLASSES_OF_LATTICE = 6  # Largest number of classes for which nodes form a lattice.
 
@@ -90,7 +90,7 @@ _CLASSES_OF_LATTICE = 6  # Largest number of classes for which nodes form a latt
 def edge_nodes(d: int) -> Nodes:
     """Return quadrature nodes in d dimensions: scaled midpoints of the edges of a simplex, and their opposites.
 
-    Averages over these nodes have a few digits in many dimensions. They are exact for cubic polynomials.
+    Averages over these nodes are exact for cubic polynomials. In many dimensions they have a few digits.
     """
     corners = np.eye(d) - 1.0 / d
     first, second = np.triu_indices(d, 1)
@@ -111,7 +111,7 @@ def independent_update(
 
 
 def _rough_nodes(c: int) -> Nodes:
-    """Return nodes, few but sufficient for scores of candidates with c classes."""
+    """Return the few quadrature nodes that scores of candidates with c classes need."""
     return (
         class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
         if c <= _CLASSES_OF_LATTICE
@@ -120,12 +120,12 @@ def _rough_nodes(c: int) -> Nodes:
 
 
 def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array, sites: Array) -> None:
-    """Write sites of candidates, by few nodes, as `RoughSites`."""
+    """Write sites of candidates by quadrature with few nodes; arguments as in `RoughSites`."""
     rough_softmax_sites(*_rough_nodes(mean.shape[1]), mean, variance, y, log_z, sites)
 
 
 def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
-    """Write the information of coupled sites, by few nodes, as `SiteInformation`."""
+    """Write the information from labels by quadrature with few nodes; arguments as in `SiteInformation`."""
     softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
 
 

@@ -1,8 +1,8 @@
 """Gaussian posterior with independent latent values: predictions and draws.
 
-A variance v of 0 marks a point without factor, for example without an observation. The posterior of such a point
-follows from points with factors by the prior. Let P be the inverse of the prior covariance of the points with factors,
-with 0 in rows and columns of points without factor. P replaces K⁻¹ in the formulas.
+A variance of 0 marks a point without factor, for example without an observation. Given the values at points with
+factors, such a point has its prior distribution. Let K be the prior covariance. In formulas a matrix P replaces K⁻¹. It
+is the inverse of K at points with factors, and 0 at all other points.
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):
-    """Sites under which latent values are independent: Π = diag(1/v) − P with v in `precision` (c, n).
+    """Sites with which latent values are independent in the posterior. `precision` (c, n) is the posterior variance v.
 
-    Π is not block-diagonal. It may have negative eigenvalues, since the prior precision is subtracted.
+    Sites have the precision Π = diag(1/v) − P, for the prior precision P of points with factors. It is not
+    block-diagonal, and may have negative eigenvalues.
 
     Attributes
     ----------
@@ -53,10 +54,11 @@ class FactorialSites(Sites):
 
 
 class FactorialAlgebra(PosteriorAlgebra):
-    """Algebra of N(μ, diag(v)) at the points of the data, for variances v (c, n): (Π⁻¹ + K)⁻¹ = P − P diag(v) P.
+    """Algebra of a posterior N(μ, diag(v)) at the points of the data, for variances v (c, n).
 
-    P is the inverse prior covariance of the points with factors, as in the docstring of the module. Given values at
-    the data, latent functions at new points follow the prior. Variances may exceed prior variances.
+    With Π = diag(1/v) − P, (Π⁻¹ + K)⁻¹ = P − P diag(v) P. Here P is the inverse of the prior covariance K for the
+    points with factors, see the module. Given values at the data, latent functions at new points follow the prior.
+    Variances may exceed prior variances.
     """
 
     prior: Any
@@ -71,7 +73,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return True, float(2.0 * logs.sum() - np.log(precision[:, self._has]).sum())
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`: b = P(μ − m). With r = `force`, μ − m is v r, since Π + P = diag(1/v)."""
+        """See `SiteAlgebra`. For prior mean m, weights are P(μ − m), and μ − m is v times `force`."""
         out[:] = _inverse_times(self.prior, self._v, self._v * force)
 
     def marginal_covariances(self) -> Array:
@@ -82,7 +84,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return np.asarray(moved - _inverse_times(self.prior, self._v, self._v * moved))
 
     def taken(self) -> float:
-        # The trace of ΠΣ. Points with factors have ΠΣ = I − P diag(v), and points without factors have ΠΣ = 0.
+        # The trace of ΠΣ, for Σ = diag(v): ΠΣ = I − P diag(v) at points with factors, and 0 at points without factors.
         kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self._v).sum())
         return self._v[:, self._has].size - kept
 
@@ -137,10 +139,10 @@ class FactorialAlgebra(PosteriorAlgebra):
         return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (len(own), *left.shape[1:])), self._v)
 
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
-        """Return means (n, c) and covariances (n, c, c) of points, each given the distribution of all other points.
+        """Return means (n, c) and covariances (n, c, c) of points, each without the factor of the point.
 
-        Given f_j, j ≠ i, f_i has the variance D_i = 1 / [K⁻¹]_ii. Its mean is m_i − D_i Σ_j [K⁻¹]_ij (f_j − m_j).
-        The values f_j are independent, with variances v_j.
+        For the prior N(m, K), f_i given all f_j has the variance D_i = 1 / [K⁻¹]_ii and the mean m_i − D_i Σ_j [K⁻¹]_ij
+        (f_j − m_j). In the posterior all f_j are independent, with variances v_j.
         """
         c, n = self._v.shape
         inverses = np.broadcast_to(self._inverses, (c, n, n))
@@ -153,7 +155,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return (mean - width * weights).T, wide.T[:, :, None] * np.eye(c)
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """See `PosteriorAlgebra`: draws of the prior, conditioned on draws of the values at points with factors."""
+        """See `PosteriorAlgebra`. Draws of the prior are conditioned on draws of the values at points with factors."""
         c, n = self._v.shape
         noise = rng.standard_normal((draws, c, n)) * np.sqrt(self._v)
         roots = np.broadcast_to(_roots(self.prior, np.ones(n, dtype=bool)), (c, n, n))
@@ -184,7 +186,7 @@ def _roots(prior: DensePrior, points: NDArray[np.bool_]) -> Array:
 
 
 def _inverse_times(prior: DensePrior, v: Array, f: Array) -> Array:
-    """Return P f for f (..., c, n)."""
+    """Return P f for f (..., c, n), where P is the prior precision of the points with a factor."""
     c, n = prior.shape
     has = _has_factors(v)
     columns = f.reshape(-1, c, n)[:, :, has].transpose(1, 2, 0)

@@ -1,14 +1,15 @@
 """The factorial variational method (Csató, Fokoué, Opper, Schottky and Winther 2000; Nickisch and Rasmussen 2008).
 
 The method finds the distribution q(f) with independent latent values that maximises the lower bound of the evidence.
-The factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f). Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values;
-for the cavity means μ_i see `pymc_gpep.solvers.newton`. The variances of the factors are v_i = D_i (1 − D_iγ_i). With
-h_i = log ∫ N(f | μ_i, D_i) p(y_i | f) df, γ_i = −∂²h_i/∂μ_i², and b = K⁻¹(f − m₀) at the means f, the log evidence is
+Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f). For the prior N(m₀, K), D_i = 1 / [K⁻¹]_ii is the prior variance given
+all other values. For the cavity means μ_i see `pymc_gpep.solvers.newton`. Let h_i = log ∫ N(f | μ_i, D_i) p(y_i | f) df
+and γ_i = −∂²h_i/∂μ_i². The factors have the variances v_i = D_i (1 − D_iγ_i). With the weights b = K⁻¹(f − m₀) at the
+means f, the log evidence is
 
     Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|
 
-(Nickisch and Rasmussen 2008, section 7, with a misprint). It is stationary in q. So its derivatives are d/dm₀ = b and
-d/dK = ½ (bbᵀ − K⁻¹ + K⁻¹ diag(v) K⁻¹).
+(Nickisch and Rasmussen 2008, section 7, with a misprint). It is stationary in q: its derivatives are b in m₀, and ½
+(bbᵀ − K⁻¹ + K⁻¹ diag(v) K⁻¹) in K.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from pymc_gpep.rivals.responses import factorial_response
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
-_DIGITS = 1e-4  # Rounding error of the bound above which the solve fails.
+_DIGITS = 1e-4  # The solve fails if the estimated rounding error of the bound is larger.
 
 
 def factorial_variational(
@@ -44,7 +45,7 @@ def factorial_variational(
     slopes: Callable[..., None] | None = None,
     tolerance: float,
 ) -> Found:
-    """Run the factorial variational method. `start`, which is overwritten, contains the weights b (1, n).
+    """Run the factorial variational method. `start` has the weights b (1, n), and is overwritten.
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of
     `ParameterSlopes`. The `precision` of the result contains the variances of the factors.
@@ -84,9 +85,9 @@ def factorial_variational(
 def without_points(
     solve: Callable[[Problem, Array], Found], problem: Problem, start: Array, silent: NDArray[np.bool_]
 ) -> Found:
-    """Solve without the points (n,) in `silent`. Their latent values follow from the other points by the prior.
+    """Solve without the points in the mask `silent` (n,). Their latent values follow from other points by the prior.
 
-    A factor of q for such a point could only lower the bound. Its variance v is set to 0.
+    A factor of q for such a point could only lower the bound. The variance of its factor is set to 0.
     """
     seen = ~silent
     k, n, size = problem.k[0], len(silent), int(seen.sum())
@@ -147,12 +148,11 @@ def _not_found(n: int, status: int) -> Found:
 
 @dataclass(frozen=True)
 class FactorialVariational(NewtonApproximation):
-    """Posterior with independent latent values, each with any distribution. The evidence is a lower bound.
+    """Posterior with independent latent values of any distribution. The evidence is a lower bound.
 
     The Gaussian of the result has the means and variances of these distributions (Nickisch and Rasmussen 2008, section
     7). The method needs the inverse of the prior covariance, and the bound tends to −∞ as latent values become equal. A
-    point without observation, such as a count under an exposure of 0, has no factor. Its posterior follows from other
-    points by the prior, and does not change the bound.
+    point without observation, such as a count under an exposure of 0, has no factor.
     """
 
     name: ClassVar[str] = "fv"
@@ -164,7 +164,7 @@ class FactorialVariational(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Return whether a likelihood has the required averages, and makes the objective of the means concave."""
+        """Return whether a likelihood is log-concave and has the required averages."""
         return likelihood.log_concave and super().approximates(likelihood)
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -178,5 +178,5 @@ class FactorialVariational(NewtonApproximation):
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return a Gaussian with correlated points, for the responses of means; see `factorial_response`."""
+        """Return a Gaussian with correlated points, for responses of means to forces; see `factorial_response`."""
         return factorial_response(solution)

@@ -1,13 +1,13 @@
 """GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs.
 
-A point has d scalar sites exp(ν g_k − ½ π g_k²) on g_k = x_k + e_k, the latent value minus its prior mean (Naish-Guzman
-and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the residual of the
-features. Several sites may act on the same latent value. With e integrated out, they form a single site on the
-projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All other steps are as in
-`pymc_gpep.solvers.sparse_sweeps`.
+A point has d scalar sites exp(ν g_k − ½ π g_k²) on g_k, the latent value of function k minus its prior mean
+(Naish-Guzman and Holden 2008; Kim and Ghahramani 2006). Inducing values determine the part x_k of g_k, the projection.
+The residual g_k − x_k ~ N(0, s) is independent of them. Several sites may act on the same latent value. Integration
+over the residual leaves a single site on the projection, of precision π / (1 + πs) and location ν / (1 + πs). All other
+steps are as in `pymc_gpep.solvers.sparse_sweeps`.
 
-The returned derivatives are derivatives of the log normaliser for fixed sites on latent values. At a fixed point they
-are derivatives of the log evidence.
+Returned derivatives are of the log normaliser for fixed sites. At a fixed point they are derivatives of the log
+evidence.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 
 class LatentSites(NamedTuple):
-    """The likelihood as factors, with sites on latent values."""
+    """Factors of the likelihood of all points, with sites on latent values."""
 
     factors: LikelihoodFactors
 
@@ -41,7 +41,7 @@ class LatentSites(NamedTuple):
         return self.factors.shape
 
     def widening(self) -> None:
-        """Return None: log-concave factors need no sites of negative precision."""
+        """Return None: the factors are log-concave, so sites of negative precision are not needed."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
         """Return the parts of an EP iteration over these sites."""
@@ -49,7 +49,7 @@ class LatentSites(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """Posterior of the latent values minus their prior means at B points, and their sites, (c, B) each."""
+    """Posterior moments of latent values minus prior means at B points, and sums of their sites, (c, B) each."""
 
     mean: Array
     variance: Array
@@ -60,7 +60,7 @@ class _Values(NamedTuple):
 
 
 class SparseLatentSweeps(SparseSweeps):
-    """Parts of an EP iteration at one prior.
+    """Sweeps of EP with sites on latent values, at fixed hyperparameters.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class SparseLatentSweeps(SparseSweeps):
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
         )
-        # Integrating out the residual e turns the sites on a latent value into a constant and a site on its projection.
+        # Integration over the residual turns the sites on a latent value into a constant and a site on its projection.
         rest = self._rest(features)
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
@@ -103,12 +103,12 @@ class SparseLatentSweeps(SparseSweeps):
         return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
 
     def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
-        """Return the posterior of latent values, from the posterior of their projections without the point's sites."""
+        """Return the posterior of latent values, from the posterior of their projections on the inducing values."""
         mean, variance = projected
         precision, location = self._by_function(rows, t), self._by_function(rows, nu)
         rest = self._rest(features)
         stretch = 1.0 + precision * rest
-        # The projection x has the posterior N(m, v). Given x, the residual e has the precision 1/s + π.
+        # The projection has the posterior N(m, v). Given it, the residual has the precision 1/s + π.
         share = 1.0 / stretch
         return _Values(share * (mean + rest * location), rest * share + share * share * variance, precision, location)
 
@@ -117,8 +117,8 @@ class LatentPairs(SiteRule):
     """Factors Φ((f_y − f_k) / √2), or steps Θ(f_y − f_k), with a site for each latent value of a factor.
 
     This is the generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani
-    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Residuals given the inducing
-    values are not integrated out of single factors, so the product of the steps is the likelihood.
+    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Residuals given the inducing values are not
+    integrated out of single factors. So the product of steps is the likelihood.
     """
 
     name: ClassVar[str] = "latent_pairs"
@@ -135,9 +135,9 @@ class GFITC(SparseEP):
     """EP with inducing inputs, a factor for each pair of classes, and sites on latent values.
 
     This is the generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in
-    Villacampa-Calvo and Hernández-Lobato (2017, section 3). Its sites act on latent values. In
-    `SparseEP(sites="pairwise")` the residual of a latent value, given the inducing values, is first integrated out of
-    each factor. Label noise is not supported.
+    Villacampa-Calvo and Hernández-Lobato (2017, section 3). Its sites act on latent values.
+    `SparseEP(sites="pairwise")` instead integrates each factor over the residuals of latent values given the inducing
+    values. Label noise is not supported.
 
     `pm.fit` accepts further options, as for `"sparse_ep"`, except batches.
     """

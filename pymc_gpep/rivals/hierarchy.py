@@ -1,4 +1,4 @@
-"""Children and parents among hyperparameters: the prior of the latent values depends directly on children only."""
+"""Hyperparameters in two groups: children, in the prior of the latent values, and parents, in priors of children."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from pymc_gpep.reading.classifier import GPClassifier
 
 
 class Hierarchy:
-    """Children, on which the prior of the latent values depends, and parents, which are all other hyperparameters.
+    """Groups of hyperparameters. The prior of the latent values depends directly on children, but not on parents.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class Hierarchy:
     Raises
     ------
     StructureError
-        If no hyperparameter is a child. If the model has terms other than the priors of the hyperparameters and the
-        likelihood, which draws from the priors would ignore.
+        If no hyperparameter is a child. If the model has further terms in addition to the priors of the hyperparameters
+        and the likelihood. Draws from the priors would ignore them.
     """
 
     def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
@@ -62,7 +62,7 @@ class Hierarchy:
         self._conditional = self._compile_conditional()
 
     def sampler(self, random_seed: int) -> "ChildSampler":
-        """Return a sampler of the hyperparameters in the latent prior (children), given their parents."""
+        """Return a sampler of the children from their priors given the parents."""
         given = {rv: rv.type(rv.name) for rv in self._parents}
         outputs = graph_replace(self._children, {**given, **self._data}, strict=False)
         function = compile_random(
@@ -88,8 +88,7 @@ class Hierarchy:
     def joint(self) -> list[set[str]]:
         """Sets of names of children that are dependent given their parents.
 
-        A set contains one variable whose entries are dependent, or two variables, where the prior of one contains the
-        other.
+        A set contains one variable with dependent entries, or two variables if the prior of one depends on the other.
         """
         sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
         for rv in self._children:
@@ -117,7 +116,7 @@ class Hierarchy:
 
 
 class ChildSampler:
-    """Sampler of children from their priors given parents, see `Hierarchy`. All calls share a random number stream."""
+    """Sampler of the children of a `Hierarchy` given the parents. All calls share a random number stream."""
 
     def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
         self._function, self._parents, self._children = function, parents, children

@@ -61,13 +61,12 @@ def _separate_ep(
     there: NDArray[np.bool_],
     **options: Any,
 ) -> Found:
-    """Run EP for rows that each function chose separately (Seeger and Jordan 2004, section 6).
+    """Run EP where each latent function has sites at the rows that it chose (Seeger and Jordan 2004, section 6).
 
-    The rows are the union of the rows of all functions. `there` (c, n) is True if a function chose a row, and has a
-    site there. Other arguments are as in `independent_ep`. The common shift is not computed, since functions with sites
-    at different points have different shifts. The normaliser of a point depends on all functions, including functions
-    without a site at the point, whose moments do not match. So EP's energy is not stationary at the fixed point, and no
-    derivatives are computed.
+    The rows are the union of the rows of all functions. The mask `there` (c, n) is True if a function has a site at a
+    row. Other arguments are as in `independent_ep`. The common shift is not computed: functions with sites at different
+    points have different shifts. The normaliser of a point also depends on functions without a site at the point. Their
+    moments do not match. So EP's energy is not stationary at the fixed point, and no derivatives are computed.
     """
 
     def matched(*given: Any) -> tuple[bool, float, float]:
@@ -86,7 +85,7 @@ def _separate_ep(
 def iterate_separately(
     method: QIEP, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, there: NDArray[np.bool_]
 ) -> tuple[Posterior, Convergence]:
-    """Return the fixed point of class-independent EP for rows at which some functions have no site.
+    """Return the fixed point of class-independent EP if some functions have no site at some rows.
 
     Parameters
     ----------
@@ -117,14 +116,14 @@ def iterate_separately(
 
 
 _ROOM = 64_000_000  # Largest number of stored entries of low-rank factors of candidates (512 MB).
-_POOL = 1000  # Number of candidates if scores are slow: for coupled sites, and for sites by integrals.
-_ROWS = 5000  # Default number of rows in the sum of the bound.
+_POOL = 1000  # Largest default number of candidates if their scores need integrals, for several functions.
+_ROWS = 5000  # Smallest default number of rows in the sum of the bound.
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
 
 @dataclass(frozen=True, eq=False)
 class ActivePosterior:
-    """Dense posterior of active rows, with the interface of a posterior of inducing values."""
+    """Posterior of active rows, with the methods of a posterior of inducing values."""
 
     dense: Posterior
     """Posterior of the latent values of the active rows."""
@@ -140,7 +139,7 @@ class ActivePosterior:
 
     @property
     def as_inducing(self) -> InducingPosterior:
-        """Return a posterior whose inducing values are the latent values of the rows, for draws and joint moments.
+        """Return this posterior with the latent values of the rows as inducing values, for draws and joint moments.
 
         Raises
         ------
@@ -150,7 +149,7 @@ class ActivePosterior:
         prior = self.dense.prior
         cov = self.dense.joint_covariance(prior.roots, np.eye(self.size)[None])
         flat = cov.reshape(self.dense.mean.size, -1)
-        root = cholesky(flat[::-1, ::-1], lower=True)[::-1, ::-1].T  # lower triangular, of Σ = Rᵀ R
+        root = cholesky(flat[::-1, ::-1], lower=True)[::-1, ::-1].T  # Lower triangular R with Σ = Rᵀ R.
         mean = prior.whitened_slope(self.dense.weights)
         return InducingPosterior(
             InducingWhitening(prior.roots, 0.0), CoupledWhitened(mean, np.ascontiguousarray(root), np.nan)
@@ -158,7 +157,7 @@ class ActivePosterior:
 
 
 class RowSample(NamedTuple):
-    """Inactive rows in the sum of a bound: all of them, or a sample."""
+    """Inactive rows in the sum of a bound: all inactive rows, or a random sample."""
 
     others: Places
     weight: float
@@ -172,7 +171,7 @@ class ActiveSolution:
     Attributes
     ----------
     selection : Selection
-        Active rows in order, with the sites that they had when they were included.
+        Active rows in the order of their choice, with the sites from the time of the choice.
     posterior : Posterior
         Posterior of the latent values of the active rows, in the same order.
     bound : float
@@ -198,12 +197,12 @@ class ActiveSolution:
 
     @property
     def lower_bound(self) -> float:
-        """Lower bound of the log evidence; see `bound`."""
+        """Lower bound of the log evidence, the attribute `bound`."""
         return self.bound
 
     @property
     def objective(self) -> float:
-        """Bound that hyperparameters maximise."""
+        """Lower bound of the log evidence, which a search for hyperparameters maximises."""
         return self.bound
 
     @property
@@ -219,12 +218,13 @@ class ActiveSolution:
 
 @dataclass(frozen=True)
 class IVM(FurtherMethod):
-    """Posterior given the labels of d active rows, which are chosen one after another by their information.
+    """Posterior given the labels of d active rows. Rows are chosen one after another by their information.
 
     When a row is included, its site is computed from the posterior given earlier active rows (assumed density
-    filtering). Then the method of these sites iterates all sites to a fixed point on the active rows. If all rows are
-    active, the result is the result of this method. The time is O(n d²) or more, and the memory O(n d) if all n rows
-    are candidates. No matrix has two axes over all rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+    filtering). Afterwards EP, or another method that the option `sites` determines, iterates the sites of active rows
+    to a fixed point. If all rows are active, the result is the result of this method. The time is O(n d²) or more, and
+    the memory O(n d) if all n rows are candidates. No matrix has two axes over all rows (Seeger and Jordan 2004;
+    Girolami and Rogers 2006, section 5).
 
     `pm.fit` accepts further options: `rounds`, `gp` and `data`. See the page "Options of methods for many rows" of the
     documentation.
@@ -236,29 +236,28 @@ class IVM(FurtherMethod):
     sites : {"coupled", "independent", "utility", "separate"}, optional
         `"coupled"` sites couple the functions of a row: sites of `"nested_ep"`, or of `"qep"` for a softmax.
         `"independent"` sites belong to `"qiep"`, or to `"ep"` for one function. `"utility"` sites belong to `"vb"`. The
-        default is the first kind that the likelihood supports. With `"separate"` sites, which are independent, each
-        function chooses `active` rows separately.
+        default is the first kind that the likelihood supports. With `"separate"` sites each function chooses rows.
     criterion : {"expected", "information", "probability", "random"}
         Score of candidates. With "information" it is the divergence of the posterior with the site of a candidate from
         the posterior without it. With "expected" it is the average of this divergence over possible labels. With
         "probability" it is minus the log probability of the label. With "random" rows are chosen at random. The scores
         "information" and "probability" favour rows with wrong labels. If classes overlap, "expected" is better.
     pool : int, optional
-        Number of candidates that are scored for each inclusion. The default is the number of rows whose low-rank
-        factors fit into 512 MB; with several functions at most 1000, unless sites are `"utility"`.
+        Number of candidates that are scored for each inclusion. By default, low-rank factors of the candidates fit into
+        512 MB. With several functions the default is at most 1000, unless sites are `"utility"`.
     retained : float
-        Share of the best candidates that remain candidates after an inclusion. New random candidates replace the rest.
-        It has no effect if all rows are candidates.
+        Share of candidates, with the best scores, that remain candidates after an inclusion. Random rows replace the
+        rest. The option has no effect if all rows are candidates.
     liquid : int
         Size of the moving window of active rows: the number of latest active rows whose sites are still updated by EP.
         With 1 the site of a row is fixed when the row is included.
     passes : int
         Number of updates of the sites in the moving window after each inclusion.
     weights : tuple of float, float and int, optional
-        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5), which reduce the weight of labels in the moving window
-        at first. A weight multiplies the latent values of a row in its likelihood. The latest of d active rows has the
-        weight 1 − (1 − γ₀) exp(−α₀ (d − 1)). The weights of the L₀ earlier rows rise to 1. At the end all weights are
-        1. By default all weights are always 1.
+        Numbers γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5). They reduce the weight of labels in the moving
+        window at first. A weight multiplies the latent values of a row in its likelihood. The latest of d active rows
+        has the weight 1 − (1 − γ₀) exp(−α₀ (d − 1)). The weights of the L₀ rows before it rise to 1. At the end all
+        weights are 1. By default all weights are always 1.
     polish : bool
         Whether sites are iterated to the fixed point after all rows are chosen.
     rows : int, optional
@@ -314,7 +313,7 @@ class IVM(FurtherMethod):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Return whether a likelihood has sites for choosing rows, and a bound over all rows."""
+        """Return whether a likelihood has sites for the choice of rows, and a bound over all rows."""
         return rows_can_be_chosen(likelihood)
 
     @classmethod
@@ -337,7 +336,7 @@ class IVM(FurtherMethod):
         return ArrayMethod(method, COVARIANCE, seed, "K, mean, y", "bound")
 
     def rule(self, likelihood: Likelihood) -> RowSiteRule:
-        """Return the rule for sites of rows; raise a ValueError without a rule."""
+        """Return the rule that computes sites of rows; raise a ValueError if the likelihood has no such rule."""
         return selection_rule(self.sites, likelihood)
 
     def most_rows(self, n_functions: int, n_points: int) -> int:
@@ -345,7 +344,7 @@ class IVM(FurtherMethod):
         return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
 
     def named(self, likelihood: Likelihood) -> Self:
-        """Return the method with its rule for sites."""
+        """Return a copy with the name of its site rule in the option `sites`."""
         return replace(self, sites=self.rule(likelihood).name)
 
     def select(
@@ -417,7 +416,7 @@ class IVM(FurtherMethod):
     def _given(
         self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection
     ) -> tuple[Posterior, float, Convergence | None]:
-        """Return the posterior given the labels of active rows, their evidence, and the convergence."""
+        """Return the posterior given the labels of active rows, the log evidence of these, and the convergence."""
         rows, rule = selection.rows, self.rule(likelihood)
         if not self.polish:
             return posterior_of(prior, sites_of(rule, selection.precision, selection.location)), np.nan, None
@@ -458,7 +457,7 @@ class IVM(FurtherMethod):
 
 
 def sites_of(rule: RowSiteRule, precision: Array, location: Array) -> Sites:
-    """Return sites in the form of a rule, given π and ν (c, d)."""
+    """Return sites in the form of a rule, from precisions and locations (c, d)."""
     return _FORMS[rule.form](precision, location)
 
 

@@ -1,12 +1,13 @@
 """Label regression: labels treated as observations with normal noise (Nickisch and Rasmussen 2008, section 8).
 
-Labels are −1 and +1. The sites have the precision 1/σ² and the locations y/σ², and the evidence is the lower bound
+Labels y are −1 and +1, and σ is the standard deviation of the noise. Sites have the precision w = 1/σ² and the
+locations y/σ². With the posterior N(m, V), v = diag(V), the evidence is the lower bound
 
     Σ g(m_i, v_i) − KL(N(m, V) ‖ prior),   g(m, v) = ∫ log p(y | f) N(f | m, v) df,
 
-maximised over σ within limits (Nickisch and Rasmussen 2008, section 8 and equation 8). The sites are W = w I, w = 1/σ²,
-and the weights b = K⁻¹(m − m₀). With r = ∂g/∂m − b and q = ∂g/∂v + ½ w, the bound has the slopes r in m and diag(q) in
-V. At fixed sites, with C = (I + KW)⁻¹, B = (K + W⁻¹)⁻¹ and u = (I + WK)⁻¹ r, the derivatives of the bound are
+maximised over σ within limits (equation 8). Let N(m₀, K) be the prior, W = w I and b = K⁻¹(m − m₀). The bound has the
+slopes r = ∂g/∂m − b in m, and diag(q) in V with q = ∂g/∂v + ½ w. With C = (I + KW)⁻¹, B = (K + W⁻¹)⁻¹ and u = (I +
+WK)⁻¹ r, its derivatives at fixed sites are
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ diag(q) C,   d/dm₀ = b + u.
 
@@ -30,7 +31,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, lost_in_rounding
 
-_NARROW = 1e-13  # Width of the narrowest interval of log σ that is searched.
+_NARROW = 1e-13  # The search ends if its interval of log σ is narrower.
 
 
 class _Regression:
@@ -54,7 +55,7 @@ class _Regression:
         lower = np.tril(posterior.inverse)
         np.add(lower, np.tril(lower, -1).T, out=self.inverse)
         self.r, self.q = g[1] - posterior.weights, g[2] + 0.5 * w
-        # Square the entries of V, which is −A⁻¹ / w off the diagonal.
+        # Squares of the entries of V. Off the diagonal, V is −1/w times the inverse of I + KW.
         squares = (self.inverse / w) ** 2
         np.fill_diagonal(squares, posterior.variance**2)
         moved = posterior.variance * self.r - (self.inverse @ self.r - posterior.kept * self.r) / w
@@ -74,8 +75,8 @@ def label_regression(
 ) -> Found:
     """Run label regression with a noise σ between `least` and `most`.
 
-    `start` (1,) is overwritten by log σ, and not used otherwise, since both limits are always evaluated. `terms` is the
-    kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
+    `start` (1,) is overwritten by log σ. Its value is not used: both limits are always evaluated. `terms` is the kernel
+    of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
     """
     regression = _Regression(problem, terms)
     posterior = regression.posterior
@@ -95,9 +96,9 @@ def label_regression(
 def _maximise(
     regression: _Regression, history: History, low: float, high: float, tolerance: float
 ) -> tuple[float, int, float]:
-    """Maximise the bound in log σ: at a zero of its slope, by the Illinois method, or at a limit.
+    """Maximise the bound in log σ: at a limit, or at a zero of its slope by the Illinois method.
 
-    Return bound, status and log σ, at which `regression` was evaluated last.
+    Return bound, status and log σ. `regression` was last evaluated at this log σ.
     """
 
     def look(at: float) -> tuple[float, int, float]:
@@ -141,7 +142,7 @@ def _maximise(
 
 @dataclass(frozen=True)
 class LabelRegression(Approximator):
-    """Regression on labels −1 and +1. The evidence is the lower bound for the classifier at the regression's posterior.
+    """Regression on labels −1 and +1. The evidence is the classifier's lower bound at the posterior of the regression.
 
     The standard deviation of the noise maximises the bound between its limits.
 
@@ -150,7 +151,7 @@ class LabelRegression(Approximator):
     tolerance : float
         Tolerance of the bound's slope in the log of the noise, relative to the bound if the bound is large.
     max_iterations : int
-        Largest number of noise values that are tried.
+        Largest number of evaluated noise values.
     least, most : float
         Limits of the standard deviation of the noise.
     """

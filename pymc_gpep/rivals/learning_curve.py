@@ -42,8 +42,7 @@ def learning_curve(
 ) -> xr.Dataset:
     """Return scores of predictions by the first active rows of a fit, for increasing numbers of rows.
 
-    Hyperparameters are the hyperparameters of the fit. If the fit has `polish=True`, sites are iterated to a fixed
-    point for each number of rows.
+    All predictions use the hyperparameters of the fit. With `polish=True`, sites are always iterated to a fixed point.
 
     Parameters
     ----------
@@ -126,8 +125,8 @@ def plot_active(
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. By default the covariance is read from the graph of the model.
     Xnew : array (m, d), optional
-        New inputs, of which one or two vary; two varying inputs must form a regular grid, see `input_grid`. The default
-        is a grid around the data.
+        New inputs. One or two columns must vary; two must form a regular grid, see `input_grid`. The default is a grid
+        around the data.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     ring_kwargs : dict, optional

@@ -1,8 +1,8 @@
 """Variational Bayes of latent values, hyperparameters and their parents together (Girolami and Rogers 2006).
 
-Girolami and Rogers (2006, sections 4.3 and 4.4) approximate the posterior by q(f) q(v) q(φ), where v are utilities and
-φ hyperparameters of the prior of the latent values. The parents ψ, in the priors of φ, have a point estimate. A step
-computes
+Girolami and Rogers (2006, sections 4.3 and 4.4) approximate the posterior by q(f) q(v) q(φ), for latent values f,
+utilities v, and hyperparameters φ of the prior of f. The parents ψ, in the priors of φ, have a point estimate ψ̃. The
+prior of function k has the covariance K_k. A step computes
 
     q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
 
@@ -19,9 +19,9 @@ at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The forms
 
 - "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), as in the program of Girolami and Rogers (2006).
 
-- "utilities": log N(ṽ_k | m_k, K_k + I), which is optimal for a posterior of the form q(v) q(f, φ).
+- "utilities": log N(ṽ_k | m_k, K_k + I), optimal for a posterior of the form q(v) q(f, φ).
 
-- "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, which is optimal for a posterior of the form q(f) q(v) q(φ).
+- "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, optimal for a posterior of the form q(f) q(v) q(φ).
 
 - "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, without the trace.
 
@@ -72,18 +72,18 @@ from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
 
 class LatentValues(NamedTuple):
-    """Distribution q(f), and terms of the bounds that depend on q(f)."""
+    """Distribution q(f) of the latent values, and the terms of lower bounds that depend on it."""
 
     mean: Array
     """Mean f̃, (c, n)."""
     roots: Array
     """Roots R_k (1 or c, n, n), with S_k = R_k R_kᵀ."""
     bound: float
-    """Lower bound of the log evidence at the hyperparameters of K."""
+    """Lower bound of the log evidence at the mean of the hyperparameters."""
     rest: float
-    """Terms without r_s of the lower bound of log p(y | ψ̃), for the rule "latent"."""
+    """Lower bound of log p(y | ψ̃) for the rule "latent", without the log mean weight of the draws."""
     rest_by_utilities: float
-    """Terms without r_s of the lower bound of log p(y | ψ̃), for the rule "utilities"."""
+    """Lower bound of log p(y | ψ̃) for the rule "utilities", without the log mean weight of the draws."""
     utilities: Array
     """Means of the utilities under q(v), (c, n)."""
     start: Array | None
@@ -91,27 +91,27 @@ class LatentValues(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Rule for the weights of draws, with settings of steps with these weights."""
+    """Rule for the weights of draws of the hyperparameters, and settings of steps with this rule."""
 
     each: Callable[[Moments, LatentValues], Array]
-    """Function of a prior of the latent values and q(f) that returns r_k, (c,)."""
+    """Function of a draw's prior of the latent values and of q(f). It returns log weights of functions, (c,)."""
     rest: Callable[[LatentValues], float] | None
-    """Function of q(f) that returns the terms of the bound without r_s; None if the rule has no bound."""
+    """Function of q(f) that returns the bound without the log mean weight; None if the rule has no bound."""
     updates: int | None
-    """Number of updates of the latent values in a step; None until convergence."""
+    """Number of updates of q(f) in a step; None for updates until convergence."""
     from_priors: bool
     """Whether steps begin at the prior means, and not at the maximum of the hyperparameters' posterior."""
 
 
 def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = None) -> Array:
-    """Return the average of log p(f_k), (c,), over Gaussian functions f_k.
+    """Return the average log prior density of each latent function k, (c,), over a Gaussian of its values f_k.
 
     Parameters
     ----------
     prior : DensePrior
     mean : array (c, n)
     roots : array (1 or c, n, n), optional
-        Roots R_k of the covariances R_k R_kᵀ of f_k, one for all functions or one for each. If omitted, f is the mean.
+        Roots R_k of the covariances R_k R_kᵀ of f_k, one for all functions or one for each. The default is R_k = 0.
 
     Raises
     ------
@@ -174,12 +174,12 @@ WEIGHTS: dict[str, Weights] = {
 
 
 _STEP = 1e-4  # Step in hyperparameters for finite differences of slopes.
-_POLISH = 6  # Number of Newton steps. Each reduces the error by a factor of 10⁷.
-_LARGEST = 1.0  # Largest Newton step.
+_POLISH = 6  # Number of Newton steps. Each step reduces the error by a factor of 10⁷.
+_LARGEST = 1.0  # Newton steps end before a larger step.
 
 
 def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
-    """Return the parents' value variables at the maximum of their unconstrained log density given the children.
+    """Return the parents at the maximum of their log density given the children, in unconstrained coordinates.
 
     For the conjugate pair φ ~ Exponential(ψ), ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). By the Jacobian
     of the logarithm this is also the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8).
@@ -230,7 +230,7 @@ class Blocks(NamedTuple):
     """Blocks of hyperparameters, and the latent functions of each block."""
 
     functions: NDArray[np.bool_]
-    """Mask (b, c) of the functions whose terms r_k are summed in the weights of each block."""
+    """Mask (b, c) of functions. The log weights of these functions are summed for each block."""
     of: dict[str, NDArray[np.int64]]
     """Block of each entry of the hyperparameters φ, by name."""
 
@@ -241,10 +241,10 @@ def find_blocks(
     there: Mapping[str, Array],
     moments: Callable[[Mapping[str, Array]], Moments],
 ) -> Blocks:
-    """Return blocks of hyperparameters, by the functions whose priors they change.
+    """Return blocks of hyperparameters. Hyperparameters in different blocks change priors of different functions.
 
     If all functions have the same covariance, there is one block with all hyperparameters. Functions with a common
-    hyperparameter are in the same block. Dependent entries of a variable are in the same block, and so are two
+    hyperparameter are in the same block. A block also contains all dependent entries of a variable, and both of two
     variables if the prior of one contains the other.
 
     Parameters
@@ -291,26 +291,26 @@ _TOGETHER = 16  # Number of densities that are evaluated in parallel.
 
 
 class Step(NamedTuple):
-    """Result of a step."""
+    """Result of a step of the mean field method."""
 
     theta: Array
     """Hyperparameters φ̃ and their parents ψ̃ as a flat unconstrained vector."""
     latent: LatentValues
     """Distribution q(f) at the hyperparameters where the step began."""
     draws: Array
-    """Draws φ_s, together with ψ̃ in their prior, flat and unconstrained, (draws, d)."""
+    """Draws of φ, together with the ψ̃ of their prior, flat and unconstrained, (draws, d)."""
     log_weights: Array
-    """Σ_k r_k over the functions of each block, (b, draws); −∞ if a covariance has no Cholesky factor."""
+    """Log weight of each draw for each block, (b, draws); −∞ if a covariance has no Cholesky factor."""
     blocks: NDArray[np.int64]
     """Block of each entry of θ, (d,); −1 for parents."""
     joint_bound: float
-    """Bound of log p(y | ψ̃) with the ψ̃ of the draws; NaN for weights without a bound."""
+    """Lower bound of log p(y | ψ̃) for the ψ̃ of the draws; NaN for weights without a bound."""
 
     def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
         """Return draws of all hyperparameters (draws, d), and their log weights (draws,).
 
-        With a single block, draws and weights are returned. Several blocks are independent: draws of each block are
-        resampled by weights, shuffled, and combined.
+        With a single block, `draws` and their weights are returned. Several blocks are independent: draws of each block
+        are resampled by weights, shuffled, and combined.
         """
         if len(self.log_weights) == 1:
             return self.draws, self.log_weights[0]
@@ -346,7 +346,7 @@ def mean_field_steps(
     weights : str
         Name of a rule in `WEIGHTS`.
     inner : int, optional
-        Number of updates of q(f), equation 4.6, in a step. The default depends on the weights.
+        Number of updates of q(f) by equation 4.6 in a step. The default depends on `weights`.
     utilities : array (c, n), optional
         Mean utilities for the first update. The default is the mean utilities at the prior mean of the latent values.
     random_seed : int
@@ -412,7 +412,7 @@ def _shown(values: dict[str, Array], names: list[str]) -> str:
 
 
 def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the block of each entry of θ, (d,), given the block of each entry of the children."""
+    """Return the block of each entry of the vector of hyperparameters, (d,), from the blocks of children by name."""
     owners = np.array(log_posterior.space.owners)
     found = np.full(owners.size, -1)
     for name, blocks in of.items():
@@ -425,7 +425,7 @@ def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int
 def _latent_values(
     log_posterior: DenseLogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
-    """Return q(f) at these hyperparameters, starting from the last q(f), or at first from mean utilities."""
+    """Return q(f) at hyperparameters θ, computed from the last q(f), or in the first step from mean utilities."""
     approximator = log_posterior.approximator
     assert isinstance(approximator, VariationalBayes)
     k, prior_mean, labels, likelihood = log_posterior.moments(theta)
@@ -463,7 +463,7 @@ def _latent_values(
 def _log_weights(
     log_posterior: DenseLogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
 ) -> Array:
-    """Return Σ_k r_k over the functions of each block, (b, draws), for hyperparameters θ_s (draws, d)."""
+    """Return log weights (b, draws) of hyperparameters (draws, d): sums over the functions of each block."""
 
     def of_each(moments: Moments) -> Array:
         try:
@@ -479,18 +479,18 @@ def _log_weights(
     return np.stack([each[:, own].sum(axis=1) for own in functions])
 
 
-_PATIENCE = 5  # Number of steps within which the bound, a random number, must rise.
+_PATIENCE = 5  # Steps end if the largest bound of this number of steps is not above all bounds before them.
 
 
 @dataclass(frozen=True)
 class MeanField(HyperMethod):
     """Variational Bayes of hyperparameters and their parents, by weighted draws from priors.
 
-    Each step computes the posterior of the latent values, then weights, then parents, see
-    `pymc_gpep.rivals.mean_field`. The weights belong to new draws of the hyperparameters from their priors given the
-    parents. Parents are at their most probable values given the mean of the hyperparameters on the natural scale. Nodes
-    are the draws of the last step. At a node latent values have the Gaussian of the approximation. If latent functions
-    have separate hyperparameters, these are independent, with weights from the latent values of their function alone.
+    Each step first computes the posterior of the latent values. Then it draws hyperparameters from their priors given
+    the parents, and weights the draws. Last it sets parents to their most probable values given the mean of the
+    hyperparameters on the natural scale. Nodes are the draws of the last step. At a node latent values have the
+    Gaussian of the approximation. If latent functions have separate hyperparameters, these are independent, with
+    weights from the latent values of their function alone.
 
     Parameters
     ----------
@@ -502,14 +502,14 @@ class MeanField(HyperMethod):
         Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights in the program of
         Girolami and Rogers, which predict best on the paper's data. They are for functions of variance 1, have no
         bound, and do not learn a magnitude. `"utilities"` and `"latent"` have lower bounds of log p(y), and the bound
-        of `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, with which all inputs of
+        of `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5. With these, all inputs of
         its toy example become irrelevant. `"authors"` and `"printed"` begin at the prior means, and update latent
         values once in each step. All other rules begin at the maximum, and update latent values until convergence.
     inner : int, optional
         Number of updates of the latent values in a step. The default depends on the weights.
     tolerance : float
-        The method ends after five steps without this relative increase of the bound. Weights without a bound take all
-        steps. A message then states whether the bound at the mean of the hyperparameters still rises.
+        The method ends after five steps without this relative increase of the bound. With weights that have no bound,
+        it takes all steps. A message then states whether the bound at the mean of the hyperparameters still rises.
 
     Examples
     --------

@@ -15,12 +15,11 @@ from pymc_gpep.solvers.problem import Algebra, Found, History, Problem
 
 @dataclass(frozen=True)
 class NaiveTAP(NewtonApproximation):
-    """Sites that match tilted moments under cavities with the variances of the prior.
+    """Sites that match moments of tilted distributions, with prior variances as variances of the cavities.
 
     The method is EP with each cavity variance replaced by its upper limit, the prior variance K_ii. It is the naive
     mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact for
-    points that are independent under the prior. These papers define no evidence. The evidence here is the formula of EP
-    with these cavities.
+    points that are independent under the prior. These papers define no evidence. Here it is EP's formula.
     """
 
     name: ClassVar[str] = "tap_naive"
@@ -30,7 +29,7 @@ class NaiveTAP(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Return whether site precisions are bounded, as prior variances in place of cavity variances require."""
+        """Return whether site precisions are bounded. Prior variances in place of cavity variances require this."""
         return super().approximates(likelihood) and bool(np.isfinite(likelihood.largest_precision))
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -1,16 +1,16 @@
 """Pseudo-marginal Metropolis–Hastings: hyperparameters move as if the latent values were integrated out exactly.
 
-Z̃(θ) is the evidence of the sites. With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s), for standard normals z_s,
+An approximation at hyperparameters θ has Gaussian sites, with the evidence Z̃(θ). Its posterior maps standard normals
+z_s to latent values f_s, the particles. With weights w_s = p(y | f_s, θ) / sites(f_s), the estimate
 
     Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
 
-has the mean p(y | θ). So p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
-2009). A particle s that is chosen with probability w_s / Σ w has f_s from the posterior given θ. A chain has three
-moves:
+has the mean p(y | θ). So p(θ) N(z; 0, I) Ẑ(θ, z) is proportional to a joint density of θ and z. Its marginal of θ is
+the posterior (Andrieu and Roberts 2009). A particle that is chosen with probability w_s / Σ w is a draw from the
+posterior of f given θ. A chain has three moves:
 
 1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and all other z from N(0, I). This is
-the distribution of z given θ, f and the choice of the first particle. So the chain is never stuck at an accidentally
-large estimate.
+the distribution of z given θ, f and the choice of the first particle. So the chain is never stuck at a large estimate.
 
 2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
    2018).
@@ -64,7 +64,7 @@ class EvidenceEstimate(NamedTuple):
 
 @dataclass_state
 class PseudoMarginalState(GuidedStepState):
-    """Adapted quantities, and latent values of a chain for a marginal model."""
+    """State of a chain: adapted quantities, and latent values if the model is a marginal model."""
 
     latent: dict[str, NDArray[np.float64]]
 
@@ -72,13 +72,13 @@ class PseudoMarginalState(GuidedStepState):
 class PseudoMarginal(EllipticalSlice):
     """Sample hyperparameters by unbiased estimates of the evidence, and latent values with them.
 
-    The evidence is estimated by importance sampling from the Gaussian of an approximation, which is solved for each
-    proposal of the hyperparameters (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has the
-    exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values, which
-    then moves by elliptical slice sampling at fixed hyperparameters.
+    For each proposal of the hyperparameters, an approximation is solved, and the evidence is estimated by importance
+    sampling from its Gaussian (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate samples from the
+    exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. This
+    draw then moves by elliptical slice sampling at fixed hyperparameters.
 
-    Each proposal takes a solve, whereas interpolated sites of `EllipticalSlice` and `GuidedHMC` cost almost nothing. In
-    return, hyperparameters can move further.
+    Each proposal takes a solve. Interpolated sites of `EllipticalSlice` and `GuidedHMC` take almost no time, but
+    hyperparameters move less.
 
     For a model from `gpep.marginalize`, the step samples the hyperparameters exactly: it ignores the evidence in the
     model's Potential. Latent values are not stored, and `gpep.recover_latent` draws new values from the approximation.
@@ -117,8 +117,8 @@ class PseudoMarginal(EllipticalSlice):
     accepted more often. `log_evidence_sd` is its standard error, from the particles. `ellipse_evaluations` is the mean
     number of likelihood evaluations for an ellipse.
 
-    If the approximation does not converge, sites interpolated around the mode replace its sites: the estimate is
-    unbiased for any sites. Sites depend only on the hyperparameters, and not on the history of the chain.
+    If the approximation does not converge, the estimate uses sites interpolated around the mode: it is unbiased for any
+    sites. Sites depend only on the hyperparameters, and not on the history of the chain.
 
     Examples
     --------
@@ -198,7 +198,7 @@ class PseudoMarginal(EllipticalSlice):
         )
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
-        """Return the estimate at a point for standard normals z, (particles, ...) with the shape of the whitening."""
+        """Return the estimate of the evidence at a point, for standard normals z of each particle, (particles, ...)."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf

@@ -1,6 +1,6 @@
 """EP by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3).
 
-The posterior has the form of nested EP, and tilted moments are computed by quadrature.
+The posterior has the same form as in nested EP. Quadrature computes the moments of tilted distributions.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _MOST_NODES = 10**6  # Largest number of nodes for each point in a sweep.
 
 
 def quadrature_rule(rule: Rule, order: int) -> Array:
-    """Return nodes and log weights of a one-dimensional rule, (2, order), for the kernel.
+    """Return nodes and log weights (2, order) of a one-dimensional rule.
 
     See `pymc_gpep.rivals.kernels.quadrature_ep`.
     """
@@ -57,9 +57,9 @@ class QEP(AcceleratedEP):
     order : int
         Number of nodes in each dimension of the quadrature.
     rule : {"truncated", "gauss_hermite"}
-        `"truncated"` integrates over c − 2 dimensions of a truncated normal distribution, of the utilities given the
-        probit factors. Its accuracy is the same for large and small variances. `"gauss_hermite"` is the paper's product
-        rule in c − 1 dimensions.
+        `"truncated"` integrates over c − 2 dimensions of a truncated normal, the distribution of utilities given the
+        label. Its accuracy is the same for large and small variances. `"gauss_hermite"` is a product rule in c − 1
+        dimensions.
     full : bool
         Whether sites are full or diagonal.
     max_size : int
@@ -100,7 +100,7 @@ class QEP(AcceleratedEP):
         return posterior.found(site_ep(posterior, start.reshape(2, n, -1), history, update=update, **options))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Return the nearest start if sites are full, since combinations of matrices may be indefinite."""
+        """Return the start with index `nearest` if sites are full: a combination of matrices may be indefinite."""
         return starts[nearest].copy() if self.full else super().between(starts, weights, nearest)
 
     def start_size(self, n_functions: int, n_points: int) -> int:

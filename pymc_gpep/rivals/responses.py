@@ -1,4 +1,4 @@
-"""Couplings between latent functions that the sites of a method ignore, from tilted distributions at its fixed point.
+"""Responses of the means of a method to forces, with couplings of latent functions that its sites ignore.
 
 A response is a Gaussian with the linear response of the means of a method as its covariance, see
 `pymc_gpep.approximations.kl`. `nested_factors` returns the tilted factors of nested EP, for corrections of the
@@ -18,13 +18,13 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors
 from pymc_gpep.likelihoods.softmax import class_nodes
 
-_NODES = 2000  # Number of quadrature nodes of a point.
-_NOTHING = 1e-14  # Product of the precision of a negligible site and the mean variance of the latent values.
+_NODES = 2000  # Largest number of quadrature nodes for each point.
+_NOTHING = 1e-14  # Precision of a negligible site, in units of the inverse mean variance of the latent values.
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
 def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Return π and ν (c, p) of coupled sites that match the tilted moments of p points as closely as possible.
+    """Return precisions and locations (c, p) of the coupled sites that best match tilted moments of p points.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
 
 
 def tilted_response(solution: Solution) -> Posterior:
-    """Return the response of an EP that matches marginals only. The likelihood must offer `DifferenceFactors`.
+    """Return the response of the means of EP with independent functions. The likelihood must offer `DifferenceFactors`.
 
     The response needs the whole tilted covariance of a point. Inner EP approximates the inverse of this covariance by
     the precision of the cavity plus the precision of a site of nested EP.
@@ -64,7 +64,7 @@ def tilted_response(solution: Solution) -> Posterior:
 
 
 def projected_response(solution: Solution) -> Posterior:
-    """Return the response with sites of `projected_sites`, which are exact for up to three classes."""
+    """Return the response of the means, with sites of `projected_sites`. It is exact for up to three classes."""
     posterior = solution.posterior
     mean, cov = posterior.cavities(solution.mean, solution.cov)
     pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)
@@ -72,7 +72,9 @@ def projected_response(solution: Solution) -> Posterior:
 
 
 def factorial_response(solution: Solution) -> Posterior:
-    """Return a posterior whose sites reduce the prior variance of a value, given all others, to v of its factor."""
+    """Return the response of the means of the factorial variational method.
+
+    Given all other latent values, a value has a prior precision. With its site it has the precision of its factor."""
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
     sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # Points without factor have no observation.
@@ -84,8 +86,8 @@ def factorial_response(solution: Solution) -> Posterior:
 def nested_factors(solution: Solution) -> TiltedFactors:
     """Return the tilted factors of nested EP for the same prior and labels, for corrections of another approximation.
 
-    If the sites of an approximation match only some tilted means and covariances, its corrections contain terms with
-    one loop, which are not small. Nested EP is the sum of these terms.
+    If the sites of an approximation match only some tilted means and covariances, its corrections contain large terms
+    with one loop. Nested EP is the sum of these terms.
     """
     prior, method = solution.posterior.prior, NestedEP()
     nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)

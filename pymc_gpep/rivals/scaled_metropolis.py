@@ -15,7 +15,7 @@ from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.guided import guided
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_FORGETTING = 0.6  # Exponent of the gain of the adaptation: tuning draw k changes log ε by at most k^-0.6.
+_FORGETTING = 0.6  # Exponent of the adaptation: tuning draw k changes log ε by at most k^-0.6.
 
 
 @dataclass_state
@@ -28,11 +28,11 @@ class ScaledMetropolisState(StepMethodState):
 
 
 class ScaledMetropolis(LatentStep):
-    """Sample latent values by Metropolis-Hastings steps under which their Gaussian prior is invariant.
+    """Sample latent values by Metropolis-Hastings steps that leave their Gaussian prior invariant.
 
     Latent functions are Gaussian processes, or sums of effects; for sums the step moves standard normals of effects.
-    From f the step proposes m + √(1 − ε²) (f − m) + ε L n with n ~ N(0, I), for the prior N(m, L Lᵀ). The ratio of
-    likelihoods alone determines acceptance. A proposal takes O(c n²) operations and one evaluation of the likelihood.
+    From f the step proposes m + √(1 − ε²) (f − m) + ε L n with n ~ N(0, I), for the prior N(m, L Lᵀ). Acceptance
+    depends on the ratio of likelihoods only. A proposal takes O(c n²) operations and one evaluation of the likelihood.
     Other steps, by default NUTS, move hyperparameters.
 
     Parameters
@@ -64,8 +64,7 @@ class ScaledMetropolis(LatentStep):
 
     Notes
     -----
-    Sampler statistics are `metropolis_acceptance`, the share of accepted proposals in a draw, and `metropolis_scale`,
-    ε.
+    Sampler statistics are `metropolis_acceptance`, the share of accepted proposals, and `metropolis_scale`, ε.
 
     Examples
     --------

@@ -1,19 +1,19 @@
 """Active rows: scores of many candidate rows to a few digits, and the posterior with one more row.
 
-`probit_information` and `softmax_information` compute the information of a label at a point that has no site yet. The
-label depends on the differences g_j = f_y − f_j, j ≠ y. The information is the divergence of the distribution of g with
-the site from the distribution without the site (Seeger and Jordan 2004, equation 14).
+`probit_information` and `softmax_information` compute the information gained from a label y at a point without a site.
+The label depends on the differences g_j = f_y − f_j of latent values, j ≠ y. The information is the divergence of the
+distribution of g with the site from the distribution without it (Seeger and Jordan 2004, equation 14).
 
-Averages of a multinomial probit over latent values use `rough_log_likelihood`. It has about nine digits, and takes a
-tenth of the time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is centred at 0 rather than
-at the mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is far from 0
-and the tables have too few digits. Then the exact rule is used.
+Averages of a multinomial probit over latent values use `rough_log_likelihood`. It is accurate to about nine digits, and
+takes a tenth of the time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is centred at 0
+rather than at the mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is
+far from 0 and the tables have too few digits. Then the exact rule is used.
 
-`append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l earlier
-rows have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has columns m_k = B_k K_k,j
-and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new row
-appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations update L and the q. The remainders of the new entries after
-the rotations update the moments.
+`append_coupled` adds one row with a coupled site, in the notation of `pymc_gpep.kernels.gaussians.coupled`. For the
+active rows so far, function k has A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ and B_k = L_k⁻¹ D_k^½. Let H = Σ_k B_kᵀ B_k = L
+Lᵀ. Another point j has columns m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions k and
+l is q_kᵀq_l, plus K_k,jj − m_kᵀm_k if k = l. A new row appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations
+update L and the q. The remainders of the new entries after the rotations update the moments.
 """
 
 import math
@@ -34,10 +34,11 @@ _SWEEPS, _TOLERANCE = 20, 1e-3  # Largest number of sweeps, and tolerance, of in
 
 @kernel
 def _divergence(differences, spread, alpha, beta, room, side):
-    """Return ½(log|M| + tr(M⁻¹ − I) + hᵀSh), with scalar sites α, β on g + u, u ~ N(0, 1), and g ~ N(`differences`, S).
+    """Return the divergence ½(log|M| + tr(M⁻¹ − I) + hᵀSh) of differences g with sites from g ~ N(`differences`, S).
 
-    Let R = diag(√α) and B = I + R (S + 11ᵀ) R = L Lᵀ; `spread` is S + 11ᵀ. Then |M| = |B| / (1 + 1ᵀα),
-    M⁻¹ − I = −S R B⁻¹ R and h = R B⁻¹ R (β / α − differences). `room` (d, d) and `side` (d, d + 1) are overwritten.
+    Sites with precisions α and locations β act on g + u, with u ~ N(0, 1). Let R = diag(√α), `spread` = S + 11ᵀ and B =
+    I + R (S + 11ᵀ) R = L Lᵀ. Then |M| = |B| / (1 + 1ᵀα), M⁻¹ − I = −S R B⁻¹ R and h = R B⁻¹ R (β / α − differences).
+    `room` (d, d) and `side` (d, d + 1) are overwritten.
     """
     d = alpha.shape[0]
     total = 1.0
@@ -73,7 +74,7 @@ def _divergence(differences, spread, alpha, beta, room, side):
 
 @kernel
 def probit_information(mean, cov, y, log_z, information):
-    """Write the information of labels of a multinomial probit, by inner EP from sites of 0.
+    """Write the information gained from labels of p points of a multinomial probit, by inner EP from sites of 0.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def probit_information(mean, cov, y, log_z, information):
     cov : (p, c, c) array
     y : (p,) array
     log_z, information : (p,) array
-        Log probabilities of the labels, and information of their sites, which are overwritten.
+        Overwritten by log probabilities of the labels, and the information gained from them.
     """
     c, p = mean.shape
     d = c - 1
@@ -104,7 +105,7 @@ def probit_information(mean, cov, y, log_z, information):
 
 @kernel
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
-    """Write the information of labels of a softmax, by quadrature.
+    """Write the information gained from labels of p points of a softmax, by quadrature.
 
     The information is the divergence of the Gaussian with the tilted moments from the cavity. No site is computed.
 
@@ -156,11 +157,11 @@ def rough_log_normalisers(mean, variance, y, parameters, log_z):
         log_z[i] = log_largest(mean[i], utility_variance, y[i], room)
 
 
-_WIDER = 1.25  # Ratio of the step to the step for 15 digits. The wider step has ten digits.
-_REACH = 6.8  # Range of the nodes on either side of the centre.
+_WIDER = 1.25  # Step of the trapezoid rule, relative to the step for 15 digits. It is accurate to ten digits.
+_REACH = 6.8  # Distance of the outermost nodes from the centre.
 _FURTHEST = 8.5  # Argument at which the tables end.
-_LOWEST = -5.0  # Difference of latent values below which the label counts as improbable.
-_LEAST = 1e-4  # Probability below which the label counts as improbable.
+_LOWEST = -5.0  # The exact rule is used if a difference of latent values is lower.
+_LEAST = 1e-4  # The exact rule is used if the probability of the label is lower.
 
 
 @kernel
@@ -221,11 +222,12 @@ def rough_log_likelihood(f, y, gradient):
 
 @kernel
 def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):
-    """Include one more point after `size` points, and update `lower`, `weights`, `stubs` and the moments.
+    """Add a row with a coupled site to `size` active rows. Update `lower`, `weights`, `stubs` and the moments.
 
     Parameters
     ----------
     size : int
+        Number of active rows before.
     lower : (d, d) array
         Cholesky factor L.
     weights : (d,) array

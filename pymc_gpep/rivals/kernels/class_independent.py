@@ -1,13 +1,13 @@
 """Sites of class-independent EP: tilted moments by inner EP and by quadrature.
 
-Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted distribution. The
-precision of class k is 1/v̂_k − 1/v_k, with the tilted variance v̂_k and the cavity variance v_k. It is not negative,
-since the likelihood is log-concave (Prékopa). It is below 1, since noise of variance 1 smooths the likelihood of each
-f_k. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
+Each point has c scalar sites with precisions π and locations ν. They match the marginals of the tilted distribution.
+The precision of class k is 1/v̂_k − 1/v_k, with the tilted variance v̂_k and the cavity variance v_k. The precision is
+not negative, since the likelihood is log-concave (Prékopa). It is below 1, since noise of variance 1 smooths the
+likelihood. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
 
-For a softmax the differences are g_j = f_y − f_j, and g − E g = F t. The tilted distribution of t has the covariance
-I − Ω, from `pymc_gpep.kernels.moments.softmax_quadrature`. Under independent cavities with variances v_k, g has the
-covariance C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The regression of f on t is R = Cov(f, g) C⁻¹ F, with the rows
+A softmax depends on the differences g_j = f_y − f_j. Under independent cavities with variances v_k, g has the
+covariance C = diag(v_j) + v_y 11ᵀ = F Fᵀ. With g − E g = F t, the tilted distribution of t has the covariance I − Ω,
+from `pymc_gpep.kernels.moments.softmax_quadrature`. The regression of f on t is R = Cov(f, g) C⁻¹ F, with the rows
 
     R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
 
@@ -27,14 +27,13 @@ from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 @inlined_kernel
 def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):
-    """Write new sites of all points into `target`, given the posterior's means and variances (c, n).
+    """Write new sites of all points into `target`, from posterior means and variances (c, n).
 
-    `tilted(settings, mean, variance, y, old, new, scale)` computes the sites of one point from cavity means and
-    variances (c,). The first c sites of a point in `old` (2, d) are π and ν; further sites are inner sites. `tilted`
-    writes `new` and the scale of the inner sites. It returns log Ẑ and the largest change of an inner site.
+    `tilted(settings, mean, variance, y, old, new, scale)` computes sites of one point from cavity moments (c,). The
+    first c sites of a point in `old` (2, d) are π and ν; further sites are inner sites. `tilted` writes `new` and the
+    scale of the inner sites. It returns the log normaliser and the largest change of an inner site.
 
-    The function returns success, the terms of the points in the log evidence, and the largest change of a site in units
-    of its marginal.
+    The function returns success, the points' terms of the log evidence, and the largest change of a site in its units.
     """
     c, n = pi.shape
     cavity = np.empty((2, c))
@@ -62,16 +61,16 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
 
 @kernel
 def class_sites(mean, variance, y, alpha, beta, pi, nu):
-    """Write π and ν (c,) that reproduce the marginals with inner sites α and β (c − 1,), for independent cavities.
+    """Write precisions π and locations ν (c,) of sites that match the marginals under the inner sites α and β (c − 1,).
 
-    The sites of f are, up to a constant,
+    Cavities are independent. The inner sites are, as a function of f and up to a constant,
 
         exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw,
 
-    where π and ν are as in equations 12 and 15 of the nested EP paper. Integrating f_l with its cavity leaves a
-    Gaussian factor in w, of precision r_l = π_l / (1 + π_l v_l) and location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l).
-    Let D = Σ_{l≠k} r_l and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the
-    location (ν_k D + π_k T) / (π_k + D). These formulas contain no cancelling differences.
+    with π and ν as in equations 12 and 15 of the nested EP paper. The integral over f_l, with the cavity N(μ_l, v_l),
+    is a Gaussian factor in w. Its precision is r_l = π_l / (1 + π_l v_l), and its location t_l = (π_l μ_l − ν_l) / (1 +
+    π_l v_l). Let D = Σ_{l≠k} r_l and T = Σ_{l≠k} t_l. The integral over w is a site of f_k with the precision π_k D /
+    (π_k + D) and the location (ν_k D + π_k T) / (π_k + D). These formulas contain no cancelling differences.
     """
     c = mean.shape[0]
     total = 1.0
@@ -149,8 +148,10 @@ def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
     return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
 
 
-_LEAST = 1e-150  # Smallest variance, which replaces smaller variances.
-_HALF = 0.5  # Relative reduction of a variance above which the second form of a tilted variance is used.
+_LEAST = 1e-150  # Smaller variances are replaced by this number.
+_HALF = (
+    0.5  # If the likelihood reduces a variance by a larger fraction, the second form of the tilted variance is used.
+)
 
 
 @inlined_kernel
@@ -228,7 +229,7 @@ def rough_softmax_sites(nodes, log_weights, mean, variance, y, log_z, sites):
     log_z : (n,) array
         Overwritten.
     sites : (n, 2, c) array
-        Overwritten with π and ν.
+        Overwritten with precisions and locations.
     """
     n, c = mean.shape
     settings = (nodes, log_weights, _room(c))

@@ -1,24 +1,25 @@
 """EP of a multinomial probit by quadrature (nested EP paper, section 3.3): tilted moments, and sites that match them.
 
-The moments of N(g | μ, C) ∏_j Φ(g_j) come from the product rule of the paper (`product_moments`), or from nested
-quadratures over a truncated normal (`truncated_moments`). The product rule is poor if the standard deviations of g
-exceed the width of Φ, which is 1.
+A tilted distribution is N(g | μ, C) ∏_j Φ(g_j), for differences g of latent values plus noise. Its moments are computed
+by the product rule of the paper (`product_moments`), or by nested quadratures over a truncated normal
+(`truncated_moments`). The product rule is poor if the standard deviations of g exceed the width of Φ, which is 1.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
 of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from the moments of z truncated to this orthant. Let z
 = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V)
 L⁻¹ C.
 
-Coordinate x_j is a standard normal above a bound set by the coordinates before it (separation of variables: Genz 1992,
-Journal of Computational and Graphical Statistics 1). It is a function of a uniform q: the upper tail probability of x_j
-is q times the upper tail probability of the bound. The integrand then has the same shape for any C, and the last
-coordinate is integrated in closed form. The moments are singular in q like powers of log q at 0, and, if the bound is
-low, like powers of log(1 − q) at 1. With q = s³ (4 − 3s), the Jacobian 12 s² (1 − s) removes these singularities, so
-Gauss–Legendre in s converges fast. Classes are sorted by standardised means, the least likely to be positive first.
+Coordinate x_j is a standard normal above a bound that the coordinates before it determine (separation of variables:
+Genz 1992, Journal of Computational and Graphical Statistics 1). It is a function of a uniform number q: the upper tail
+probability of x_j is q times the upper tail probability of the bound. The integrand then has the same shape for any C,
+and the last coordinate is integrated in closed form. The moments are singular in q like powers of log q at 0, and, if
+the bound is low, like powers of log(1 − q) at 1. With q = s³ (4 − 3s), the Jacobian 12 s² (1 − s) removes these
+singularities, so Gauss–Legendre in s converges fast. Classes are sorted by standardised means, the lowest first.
 
-The sites have the form of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the tilted mean of g. With
-tilted and cavity covariances Σ̂ and Σ, Λ is Σ̂⁻¹ − Σ⁻¹, or its diagonal (equations 19 to 21). The diagonal lies in
-[0, 1): the factors Φ are log-concave with a curvature below 1. For a full Λ see `pymc_gpep.kernels.moments.full_sites`.
+The sites have the form of nested EP, exp(ξᵀg − gᵀΛg/2) with g_j = f_y − f_j + u. They match the tilted mean of g. With
+tilted and cavity covariances Σ̂ and Σ, the precision Λ is Σ̂⁻¹ − Σ⁻¹, or the diagonal of this matrix (equations 19 to
+21). The diagonal lies in [0, 1): the factors Φ are log-concave with a curvature below 1. For a full Λ see
+`pymc_gpep.kernels.moments.full_sites`.
 """
 
 import math
@@ -82,7 +83,7 @@ def product_moments(mu, factor, rule, mean, cov):
     return top + math.log(total)
 
 
-_MARGIN = 0.01  # Smallest difference of standardised means for which two coordinates are swapped.
+_MARGIN = 0.01  # Two coordinates are swapped if their standardised means differ by more than this number.
 _ndtri_exp = scipy_function("special.cython_special", "ndtri_exp", types.float64(types.float64))
 
 
@@ -167,8 +168,8 @@ def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
     """Write the mean (d,) and covariance (d, d) of t under N(t | 0, I) ∏ Φ(g_j), with g = μ + F t and C = F Fᵀ.
 
     `cavity` (d, d) is C, and `factor` (d, d) is F, lower triangular. `rule` (2, ·) contains log q and log weights.
-    `order` (d,) is the order of the coordinates after the last call, or −1 before the first call. The function returns
-    log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
+    `order` (d,) is the order of coordinates after the last call, or −1 before. The function returns log ∫ N(g | μ, C) ∏
+    Φ(g_j) dg.
     """
     d = mu.shape[0]
     _sort(mu, cavity, order)
@@ -230,10 +231,10 @@ def _is_semidefinite(a, part, lower):
 
 @kernel
 def shrink_to_semidefinite(a, lower):
-    """Make `a` (d, d), whose diagonal is not negative, positive semi-definite by reducing its off-diagonal entries.
+    """Make a matrix `a` (d, d) positive semi-definite: multiply its off-diagonal entries by a factor below 1.
 
-    The exact Λ is positive semi-definite; quadrature and acceleration cause small deviations. `lower` (d, d) is
-    scratch.
+    The diagonal must not be negative. The exact precision is positive semi-definite; quadrature and acceleration cause
+    small deviations. `lower` (d, d) is scratch.
     """
     if _is_semidefinite(a, 1.0, lower):
         return
@@ -252,9 +253,9 @@ def shrink_to_semidefinite(a, lower):
 
 @kernel
 def difference_sites(y, sites, pi, nu, w, location):
-    """Write Π and ν of differences to `pi` (n, d, d), `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n).
+    """Write sites of differences to `pi` (n, d, d), `nu` (n, d), and sites of f to `w` (n, c, c), `location` (c, n).
 
-    If a stored precision Λ in `sites` is not positive semi-definite, it is shrunk and stored again.
+    A precision in `sites` that is not positive semi-definite is replaced by `shrink_to_semidefinite`.
     """
     n, d = nu.shape
     lower = np.empty((d, d))
@@ -293,8 +294,8 @@ def difference_sites(y, sites, pi, nu, w, location):
 def utility_cavity(mean, cov, y, pi, nu, m, s):
     """Write the moments of g under the cavity of one point into `m` (d,) and `s` (d, d).
 
-    `mean` (c,) and `cov` (c, c) are the moments of f under the posterior, which includes the site `pi` (d, d), `nu`
-    (d,) of the differences. Returns the log normaliser of the site under the cavity.
+    `mean` (c,) and `cov` (c, c) are the posterior moments of f. The posterior includes a site of the differences with
+    precision `pi` (d, d) and location `nu` (d,). The function returns the log normaliser of this site under the cavity.
     """
     label_differences(mean, cov, y, m, s)
     log_z = cavity(s, pi, nu, m)
@@ -303,12 +304,12 @@ def utility_cavity(mean, cov, y, pi, nu, m, s):
 
 
 BELOW_ONE = 1.0 - 1e-12
-"""Largest diagonal entry of Λ: the factors Φ are log-concave with a curvature below 1."""
+"""Largest diagonal entry of a site precision: factors Φ are log-concave with a curvature below 1."""
 
 
 @inlined_kernel
 def tilted_site(m, s, hermite, rule, order, precision, location, scale):
-    """Write the site that matches N(g | m, s) ∏_j Φ(g_j) in d dimensions, with mean μ̂ and covariance Σ̂.
+    """Write the site that matches the mean μ̂ and covariance Σ̂ of N(g | m, s) ∏_j Φ(g_j) in d dimensions.
 
     `hermite` is True if `rule` (2, ·) is a Gauss–Hermite rule; `order` is for `truncated_moments`. The function writes
     Λ = Σ̂⁻¹ − s⁻¹ to `precision` (d, d), s⁻¹ (μ̂ − m) to `location`, the diagonal of Σ̂ to `scale`, and μ̂ to `m`. It
@@ -350,8 +351,8 @@ def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, 
     """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. `scale` is overwritten with the units of
-    changes for `site_ep`. The function returns the terms of all points in the log evidence, and the largest change of a
-    site in units of its marginal.
+    changes for `site_ep`. The function returns the points' terms of the log evidence, and the largest change of a site
+    in units of its marginal.
     """
     n, d = nu.shape
     m = np.empty(d)

@@ -1,12 +1,13 @@
 """The posterior given active rows, and moments of many candidates, while rows are included one after another.
 
-Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, with one number for each active row and each function. Here A_k =
-I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. The column of a new candidate is one matrix product with its prior
-covariances with the active rows.
+Let K_k be the prior covariance of function k at the active rows, and D_k the diagonal matrix of its site precisions.
+Let A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ. Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, with one number for
+each active row. The column of a new candidate is a matrix product with its prior covariances with the active rows.
 
 `LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
 D). The latent values f_L of these rows have sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed sites, f_L has the
-covariance G and the mean h. With Π = R Rᵀ and S = I + RᵀG R, a candidate whose covariance with f_L is C has the moments
+covariance G and the mean h. Let C be the covariance of a candidate with f_L, Π = R Rᵀ and S = I + RᵀG R. The candidate
+has the moments
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
@@ -42,14 +43,14 @@ from pymc_gpep.rivals.selection.row_site_rules import (
 
 
 class Growth(ABC):
-    """Moments of p candidates given the active rows. At first no row is active.
+    """Posterior moments of p candidate rows given the active rows. At first no row is active.
 
     Parameters
     ----------
     n_functions : int
         Number c of functions.
     n_stubs : int
-        Number of factors B: 1 if all functions share the covariance and the site precisions; else c.
+        Number of stored factors: 1 if all functions share the covariance and the site precisions; else c.
     capacity : int
         Largest number of active rows.
     candidates : int
@@ -61,7 +62,7 @@ class Growth(ABC):
         Number of active rows.
     mean : array (c, p)
     held : array (·,) of int
-        Positions of candidates that may not be replaced; empty by default.
+        Positions of candidates that may not be replaced, by default empty.
     """
 
     sites_class: ClassVar[type[CoupledSites | IndependentSites]]
@@ -79,19 +80,19 @@ class Growth(ABC):
 
     @property
     def sites(self) -> tuple[Array, Array]:
-        """π and ν of the active rows, (c, size) each."""
+        """Site precisions and locations of the active rows, (c, size) each."""
         precision, location = self._sites[:, :, : self.size]
         return precision, location
 
     def finish(self) -> None:  # noqa: B027  # The default does nothing.
-        """Finish the growth. By default the sites of all active rows are final already."""
+        """Make the sites of all active rows final. By default they are final already."""
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
         """Return covariances (·, c, c) of the functions at the candidates `places`."""
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
-        """Return covariances (c, ·, c) of the functions at candidate `place` with the functions at candidates `places`.
+        """Return covariances (c, ·, c) of functions at candidate `place` with functions at candidates `places`.
 
         Parameters
         ----------
@@ -133,7 +134,7 @@ class Growth(ABC):
         """Write covariances, given columns m (·, size, f) in `stubs`, and variances (·, f) of uncoupled functions."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active. It remains a candidate, so that its moments are still updated.
+        """Make a candidate active. The row remains a candidate, and its moments are still updated.
 
         Parameters
         ----------
@@ -142,7 +143,7 @@ class Growth(ABC):
         column : array (q, p)
             Prior covariance of all candidates with this candidate.
         precision, location : array (c,)
-            π and ν of the candidate's site.
+            Precision and location of the candidate's site.
         prior_mean : array (c,)
         """
         size, n_stubs = self.size, len(self._stubs)
@@ -230,14 +231,14 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # In the variance the rotation for m and the term subtracted by m would cancel, so both are omitted.
+        # Two terms of the variance would cancel and are omitted: the rotation of m, and mᵀm.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
         )  # fmt: skip
 
 
-_STEP = 0.8  # Step size towards the matched sites, below 1 since all sites in the moving window move at once.
+_STEP = 0.8  # Step size towards matched sites. It is below 1, since all sites in the moving window move at once.
 _ROUNDING = 1e-10  # An eigenvalue below this fraction of the largest counts as zero.
 
 # Largest number of updates after weights are set to 1, and largest change that counts as converged.
@@ -267,15 +268,14 @@ EVEN = Reweighting(1.0, 0.5, 1)
 
 
 class LiquidGrowth:
-    """The methods of `Growth`, where EP still updates the sites of a moving window of the latest active rows.
+    """Growth in which EP still updates the sites of the latest active rows, the moving window. See `Growth`.
 
     Parameters
     ----------
     frozen : Growth
         Growth by the rows whose sites are fixed.
     match : callable
-        Function that returns sites of candidates, given positions, means (c, ·), covariances (·, c, c), and weights
-        (·,).
+        Function of positions of candidates, means (c, ·), covariances (·, c, c) and weights (·,) that returns sites.
     from_cavity : bool
         Whether `match` needs the moments of a row without the site of the row.
     n_covariances : int
@@ -313,13 +313,13 @@ class LiquidGrowth:
         self._columns = np.empty((liquid, n_covariances, p))
         self._cross = np.empty((liquid, c, p, c))  # Covariances with candidates, given the rows with fixed sites.
         self._prior_mean = np.empty((c, liquid))
-        self._own = np.empty((2, c, liquid))  # π and ν
+        self._own = np.empty((2, c, liquid))  # Precisions and locations of sites.
         self._weights = np.empty(0)  # w
         self._gain = np.empty((0, 0))  # L⁻¹Rᵀ, S = L Lᵀ
 
     @property
     def sites(self) -> tuple[Array, Array]:
-        """π and ν of the active rows, (c, size) each."""
+        """Site precisions and locations of the active rows, (c, size) each."""
         frozen, own = self._frozen.sites, self._own[:, :, : len(self.held)]
         return np.concatenate([frozen[0], own[0]], axis=1), np.concatenate([frozen[1], own[1]], axis=1)
 
@@ -393,7 +393,7 @@ class LiquidGrowth:
         self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
 
     def _move(self) -> float:
-        """Take a damped step to the matched sites. Return the largest step, scaled by marginal standard deviations."""
+        """Take a damped step to the matched sites. Return the largest step, in units of marginals."""
         k, c = len(self.held), self._frozen.n_functions
         precision, location = self._own[:, :, :k]
         mean, cov = self.mean[:, self.held], self.covariance(self.held)
@@ -441,7 +441,7 @@ class LiquidGrowth:
 
 
 _DENSE = 4_000_000  # Largest covariance of all rows that is computed at once (32 MB).
-_FIRST = 3  # Number of first rows, which are of different classes and chosen without scores.
+_FIRST = 3  # Largest number of first rows. They are of different classes, and chosen without scores.
 
 
 @dataclass
@@ -472,7 +472,7 @@ class Candidates:
     Attributes
     ----------
     waiting : array (g, p) of bool
-        Mask of rows that may still get a site, for each group of functions that choose rows together.
+        Mask of candidates that can still be chosen, for each group of functions that choose rows together.
     """
 
     prior: RowBlocks
@@ -509,7 +509,7 @@ class Candidates:
 
     @property
     def taken(self) -> Places:
-        """Rows that cannot be chosen again: every group that may have more sites has a site at these rows."""
+        """Rows that cannot be chosen: they have a site of every group with room for more sites."""
         left = [self._active[own] for own, room in zip(self._chosen, self._room, strict=True) if room]
         return reduce(np.intersect1d, left) if left else self._active
 
@@ -519,7 +519,7 @@ class Candidates:
 
     @property
     def _room(self) -> NDArray[np.bool_]:
-        """Mask (g,) of groups that may have more sites."""
+        """Mask (g,) of groups with room for more sites."""
         return np.array([len(own) < self.capacity for own in self._chosen])
 
     @property
@@ -572,9 +572,9 @@ class Candidates:
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Return positions of candidates, and for each the highest score of its site over groups of functions.
+        """Return positions of candidates, and the highest score of each candidate over groups of functions.
 
-        With the rule `separate`, sites without information are left out, as in the paper.
+        With the rule `separate`, candidates without information are left out, as in the paper.
         """
         waiting = self.waiting & self._room[:, None]
         places = np.flatnonzero(waiting.any(axis=0))
@@ -609,7 +609,7 @@ class Candidates:
 
     @property
     def selection(self) -> Selection:
-        """Active rows and their sites, which are zero if a function has no site."""
+        """Active rows and their sites. Sites are zero where a function has no site."""
         sites = np.zeros((2, self.prior.n_functions, len(self._scores)))
         for group, growth, chosen in zip(self._groups, self.growths, self._chosen, strict=True):
             sites[:, group, chosen] = growth.sites
@@ -651,7 +651,7 @@ def choose_rows(
     order = rng.permutation(n)
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
-    moving = liquid if liquid > 1 else 0  # Number of active rows that remain candidates, and are not scored.
+    moving = liquid if liquid > 1 else 0  # Number of candidates that are active rows without a score.
     size = min(max(pool, len(first) + 1) + moving, n)  # Score at least one row in addition to the first rows.
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)

@@ -1,16 +1,17 @@
 """Sites and scores of candidate rows, and the bound of the log evidence over all rows given the active rows.
 
-The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p), with q and the prior p of the active latent values f_I. Other latent
-values have their prior given f_I (Seeger and Jordan 2004, equation 15). For fixed sites exp(νᵀf − ½ fᵀΠf), q is
-N(m + K b, K − K M K). A row with prior variances κ_k and covariances C_k with active rows has mean h and covariance A,
+The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p), where q is the posterior and p the prior of the active latent values
+f_I. Other latent values have their prior given f_I (Seeger and Jordan 2004, equation 15). For fixed sites and the prior
+p = N(m, K), q is N(m + K b, K − K M K). A row with prior variances κ_k, and prior covariances C_k with active rows, has
+the posterior mean h and covariance A,
 
     h_k = m_k + C_k b_k,   A_kl = δ_kl (κ_k − C_k B_k C_kᵀ) + C_k T_k (C_l T_l)ᵀ,   M = blockdiag(B) − T Tᵀ.
 
-Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) operations for a row.
+Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) operations for a row and d active rows.
 
 The average of a log density is exact for a single function. With several functions, the log density depends on
-differences from the observed function, x = μ + L s with s standard normal. The average is a sum over fixed nodes s, and
-derivatives are propagated through the Cholesky factor L.
+differences x from the function of the label. Let x = μ + L s with standard normals s. The average is a sum over fixed
+nodes s. Derivatives are propagated through the Cholesky factor L.
 """
 
 from abc import ABC, abstractmethod
@@ -56,11 +57,11 @@ _MOST = 81  # Largest number of nodes of a product rule.
 _FINEST, _COARSEST = 20, 3  # Largest and smallest number of nodes in each dimension.
 _SPHERE = 64  # Number of nodes on a sphere, which replace a product rule with more than `_MOST` nodes.
 _SEED = 20_040_661  # Fixed seed of the rotations of nodes on a sphere.
-_ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
+_ROUNDING = 1e-13  # Number that is added to the diagonal of a covariance, relative to its largest entry.
 
 
 class RowAverages(NamedTuple):
-    """Sum over B rows of averages of log densities under Gaussians, and its derivatives."""
+    """Sum of the average log densities of B rows under Gaussians, and derivatives of this sum."""
 
     value: float
     """Sum of E log p(y_i | f_i)."""
@@ -76,7 +77,7 @@ def has_averages(likelihood: Likelihood) -> bool:
 
 
 def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> RowAverages:
-    """Return averages of log densities over N(mean_i, cov_i), for means (c, B) and covariances (B, c, c)."""
+    """Return the sum of average log densities of B rows over normals with means (c, B) and covariances (B, c, c)."""
     if likelihood.offers(AverageLogDensity):
         found = np.empty((3, len(labels)))
         given = np.ascontiguousarray(mean[0]), np.ascontiguousarray(cov[:, 0, 0]), labels, likelihood.parameters
@@ -86,7 +87,7 @@ def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean:
 
 
 def _log_density(likelihood: Likelihood) -> LogDensity:
-    """Return the log density of several functions and its slope; to a few digits if the likelihood has a fast form."""
+    """Return a function for the log density and its slope, for several functions. It may have few digits."""
     if likelihood.offers(RoughDensity):
         return likelihood.computation(RoughDensity).log_density
     found = log_density_with_slope(likelihood)
@@ -116,7 +117,7 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
         pull = -weight * gradient[others, column].T
         slope += pull
         of_lower += pull[:, :, None] * point
-    # Derivative in S = L Lᵀ: ½ L⁻ᵀ (Φ + Φᵀ) L⁻¹. Φ is the lower triangle of Lᵀ ∂/∂L, with half its diagonal.
+    # The derivative in S = L Lᵀ is ½ L⁻ᵀ (Φ + Φᵀ) L⁻¹. Φ is the lower triangle of Lᵀ ∂/∂L, with its diagonal halved.
     inner = np.tril(lower.swapaxes(1, 2) @ of_lower)
     inner[:, every, every] *= 0.5
     half = np.linalg.solve(lower.swapaxes(1, 2), inner + inner.swapaxes(1, 2))
@@ -153,7 +154,7 @@ class BoundSlopes(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Moments of B rows under the posterior, and products with C, B and T of the module's docstring."""
+    """Posterior moments of B rows, and the matrix products from which they are computed (see the module)."""
 
     cross: list[Array]
     """Prior covariances C_kᵀ of active rows and these rows, (d, B) for each function k."""
@@ -166,7 +167,7 @@ class _Rows(NamedTuple):
 
 
 class ActiveBound:
-    """The bound, as a sum over blocks of rows.
+    """Lower bound of the log evidence, computed as a sum over blocks of rows.
 
     Parameters
     ----------
@@ -179,8 +180,8 @@ class ActiveBound:
         self._b, self._t = posterior.algebra.smoothing()
         self.value: float = -posterior.divergence
         c, d = posterior.weights.shape
-        self._pull = np.zeros((c, d))  # Σ C_kᵀ ∂/∂h_k over rows with means h.
-        self._inner = np.zeros((c, d, d))  # Derivatives in K by the covariances of rows.
+        self._pull = np.zeros((c, d))  # Derivatives in weights b, through the means of rows.
+        self._inner = np.zeros((c, d, d))  # Derivatives in K, through the covariances of rows.
         self._common = np.zeros((d, d))
 
     def value_of(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> None:
@@ -237,12 +238,12 @@ class ActiveBound:
         return Block(of_cross, of_variance, slope)
 
     def slopes(self) -> BoundSlopes:
-        """Return derivatives in the prior moments of active rows, through the posterior, of the sum over added rows."""
+        """Return derivatives of the bound in the prior moments of active rows, through their posterior."""
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
-        # The derivative through the weights b is −(M r) bᵀ. Here r is the derivative in the means, minus the term K b
-        # of the divergence.
+        # The derivative through the weights b is −(M r) bᵀ. Here r is the derivative in b, minus the term K b of the
+        # divergence.
         pulled = self._m_times(self._pull - np.stack([own_matrix(k_prior, k) @ weights[k] for k in range(c)]))
         common = self._common
         if t is not None:
@@ -274,10 +275,7 @@ type Places = NDArray[np.int64]
 
 
 class RowBlocks(Protocol):
-    """A prior of c latent functions at n rows, evaluated in blocks.
-
-    The number q of covariances is 1 if functions share the covariance, else c.
-    """
+    """Prior of c latent functions at n rows, evaluated in blocks. The functions have q = 1 or q = c covariances."""
 
     n_points: int
     n_functions: int
@@ -289,7 +287,7 @@ class RowBlocks(Protocol):
 
 
 class DenseRows:
-    """A prior with a covariance matrix in memory."""
+    """Prior of latent functions with the covariance matrix of all rows in memory."""
 
     def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:
         self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
@@ -298,7 +296,7 @@ class DenseRows:
 
     @classmethod
     def of(cls, prior: RowBlocks) -> Self:
-        """Return another prior, with the covariance matrix of all its rows in memory."""
+        """Return a copy of a prior, with the covariance matrix of all its rows in memory."""
         every = np.arange(prior.n_points)
         found = prior.block(every, every)
         return cls(found.cross, found.mean)
@@ -326,7 +324,7 @@ SEPARATE = "separate"
 
 
 class SeenRows(NamedTuple):
-    """Rows with the moments of their latent values, from which sites are computed, as contiguous arrays."""
+    """Rows with moments of their latent values. Sites are computed from these moments. Arrays are contiguous."""
 
     likelihood: Likelihood
     """Likelihood of these rows."""
@@ -353,7 +351,7 @@ class Matched(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Information gained from each row's label if the row becomes the next active row, to a few digits."""
+    """Information gained from the label of each row if the row becomes the next active row, to a few digits."""
 
     log_z: Array
     """Log probabilities of the labels, (p,)."""
@@ -363,7 +361,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class RowSiteRule(ABC):
-    """Rule for sites, given moments of latent values without these sites (assumed density filtering).
+    """Rule that computes sites from moments of latent values without these sites (assumed density filtering).
 
     Parameters
     ----------
@@ -380,9 +378,7 @@ class RowSiteRule(ABC):
     shares: ClassVar[bool] = False
     """Whether all functions of a row have the same precision."""
     from_cavity: ClassVar[bool] = True
-    """Whether a site is computed from moments without this site.
-
-    Otherwise the site is computed from moments with this site, at a fixed point.
+    """Whether a site is computed from moments without it. If False, it is computed from moments with it.
     """
 
     @property
@@ -400,9 +396,10 @@ class RowSiteRule(ABC):
 
     @abstractmethod
     def told(self, seen: SeenRows) -> Told:
-        """Return divergences ½(log|M| + tr(M⁻¹ − I) + gᵀAg), with M = I + ΠA and g = M⁻¹(ν − Πμ), for moments μ and A.
+        """Return divergences of the distributions of each row's latent values with the row's site from those without.
 
-        They are between distributions of the latent values of a row alone (Seeger and Jordan 2004, equation 14).
+        The divergence is ½(log|M| + tr(M⁻¹ − I) + gᵀAg) with M = I + ΠA and g = M⁻¹(ν − Πμ). Here μ and A are the
+        moments, Π is the precision and ν the location of the site (Seeger and Jordan 2004, equation 14).
         """
 
     def log_normalisers(self, seen: SeenRows) -> Array:
@@ -465,7 +462,7 @@ class _IndependentSites(RowSiteRule):
 
     @abstractmethod
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
-        """Return log normalisers and sites, with as many digits as scores need."""
+        """Return log normalisers and sites of rows, to the few digits that scores need."""
 
     def match(self, seen: SeenRows) -> Matched:
         return self._rough(seen)[1]
@@ -509,7 +506,7 @@ class QuadratureMoments(_IndependentSites):
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Return whether the likelihood has quadratures of sites, and of scores."""
+        """Return whether the likelihood offers quadratures for sites and for scores."""
         return likelihood.offers(IndependentQuadrature) and likelihood.offers(RoughSites)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -554,7 +551,7 @@ class UtilitySites(_IndependentSites):
     from_cavity = False
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Return whether the likelihood has utilities."""
+        """Return whether the likelihood offers a bound with utilities, and log normalisers for scores."""
         return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
 
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
@@ -564,7 +561,7 @@ class UtilitySites(_IndependentSites):
 
 
 def _by_derivatives(seen: SeenRows, rho: Array, gamma: Array) -> Matched:
-    """Return sites from `rho`, ∂ log Ẑ / ∂ mean, and `gamma`, −∂² log Ẑ / ∂ mean², (c, p) each."""
+    """Return sites, from first derivatives of log normalisers in the means, `rho`, and minus the second, `gamma`."""
     return Matched(*site_of(rho, np.maximum(gamma, 0.0), seen.mean, np.diagonal(seen.cov, axis1=1, axis2=2).T))
 
 
@@ -619,7 +616,7 @@ class Projection(_CoupledSites):
         return Matched(*projected_sites(*seen))
 
     def log_normalisers(self, seen: SeenRows) -> Array:
-        """See `RowSiteRule`; log probabilities by the formula for tails, to about one percent."""
+        """See `RowSiteRule`. The log probabilities are accurate to about one percent."""
         return seen.likelihood.log_tail(np.ascontiguousarray(seen.mean.T), seen.cov, seen.labels)
 
 
@@ -644,7 +641,7 @@ def rows_can_be_chosen(likelihood: Likelihood) -> bool:
 
 
 def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
-    """Return the rule with this name for a likelihood, or the first suitable rule if no name is given.
+    """Return the rule with this name for a likelihood. If `name` is None, return the first suitable rule.
 
     Raises
     ------
