@@ -74,7 +74,8 @@ def projected_response(solution: Solution) -> Posterior:
 def factorial_response(solution: Solution) -> Posterior:
     """Return the response of the means of the factorial variational method.
 
-    Given all other latent values, a value has a prior precision. With its site it has the precision of its factor."""
+    Given all other latent values, a value has a prior precision. With its site it has the precision of its factor.
+    """
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
     sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # Points without factor have no observation.
