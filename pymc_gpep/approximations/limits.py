@@ -46,7 +46,7 @@ def fraction() -> Metadata:
 
 
 def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
-    """Return the metadata of an option that must be one of `names`; `elsewhere` maps other methods' names to these."""
+    """Return the metadata of an option that must be one of `names`; `elsewhere` maps further names to `names`."""
     others = elsewhere or {}
 
     def suggestion(value: Any) -> str:

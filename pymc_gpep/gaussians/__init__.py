@@ -1,8 +1,8 @@
 """Gaussian priors and sites, and the posteriors that they imply.
 
 sites: sites in their forms: diagonal, a block for each point, or of any sign
-prior_form: the protocols of a form of prior and of its algebra
-dense_algebra: algebra of a covariance matrix
+prior_form: base classes of priors, and of the linear algebra with a prior and sites
+dense_algebra: linear algebra with a dense prior covariance
 prior: prior with a covariance matrix, and the posterior of a single function
 row_prior: prior by rows of coefficients of standard normals, and its algebra
 place_prior: prior by rows of coefficients with a residual at each place, and its algebra

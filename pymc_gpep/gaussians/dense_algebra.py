@@ -1,11 +1,12 @@
 """Algebra of a prior covariance matrix, for diagonal sites, block sites, and sites whose precisions may be negative.
 
-For a single latent function it takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). For
-sites that couple the functions of a point it takes c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). For
-sites with any blocks it takes O((cn)³) (`pymc_gpep.kernels.gaussians.block_sites`).
+A single latent function takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). Sites that
+couple the functions of a point take c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). Sites with any blocks
+take O((cn)³) (`pymc_gpep.kernels.gaussians.block_sites`).
 
-Precisions of any sign (`SignedBlocks`) have no roots, which the other algebras use. Let W be a symmetric precision for
-which the posterior is proper. With a root L of the prior covariance K of all latent values, and Λ = I + LᵀWL = C Cᵀ,
+Other algebras use roots of site precisions. Precisions of any sign (`SignedBlocks`) have no roots. Let K be the prior
+covariance of all latent values with a root L. Let W be a symmetric site precision with a proper posterior. With Λ = I +
+LᵀWL = C Cᵀ and (I + WK)⁻¹ W = M,
 
     G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
 """
@@ -57,23 +58,23 @@ from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import ALONE, Team, gather
 
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
-"""Matrices whose products take most of the time of a sweep, in double or single precision."""
+"""Matrices in double or single precision. Their products take most of the time of a sweep."""
 
-_FEWEST_POINTS = 200  # Smallest number of points at which saving a triangular solve is worth the lost digits.
-_DIGITS = 1e-9  # Largest relative rounding error of a difference between classes.
+_FEWEST_POINTS = 200  # Smallest number of points for which moments of the last class follow from the other classes.
+_DIGITS = 1e-9  # Largest rounding error of a difference between classes for this computation.
 _LONG = 2000  # With more points, the factorisations of all classes are divided among threads; see `_shared_out`.
-# Required speed-up on two threads, by counts of operations. `_shared_out` returns the fewest classes that reach it.
+# Required speed-up of a fit on two threads, by counts of operations, for `_shared_out`.
 _GAIN = 1.6
 
 
 @cache
 def _shared_out(c: int) -> int:
-    """Return the number of classes whose factorisations are divided between two processors.
+    """Return the number of classes, of c, for which factorisations are divided between two processors.
 
     If all classes were divided, one fit would take nearly half the time of one thread, but two simultaneous fits would
     take twice as long. With this number, one fit is as fast as with two threads of BLAS, and two simultaneous fits take
     1.5 times as long. In units of n³ operations, a class takes 1 for its factorisation and inverse, and 1 for its
-    moments. The factorisation of P (`factorise`) takes a third.
+    moments. The matrix P of `factorise` takes a third.
     """
     alone = 2 * c + 1 / 3
     return max(
@@ -82,9 +83,10 @@ def _shared_out(c: int) -> int:
 
 
 def factorise(k: Array, pi: Array, inverses: Matrices, p: Matrices, team: Team = ALONE) -> tuple[bool, float]:
-    """Write A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
+    """Factorise the posterior under coupled sites. Write lower triangles of `inverses` (c, n, n) and `p` (n, n).
 
-    Return whether all matrices are positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
+    In the symbols of `pymc_gpep.kernels.gaussians.coupled`, these are A_k⁻¹ and the Cholesky factor of P. Return
+    whether all matrices are positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
     """
 
     def one(a: int) -> tuple[bool, float]:
@@ -128,7 +130,7 @@ def marginal_moments(
 
 
 def _last_follows(k: Array) -> bool:
-    """Return whether moments of the last class can be computed from the other classes, under a common covariance.
+    """Return whether moments of the last class follow from the other classes. They need a common prior covariance.
 
     The subtraction loses digits if prior variances are large. Then, and for few points, the function returns False.
     """
@@ -137,9 +139,9 @@ def _last_follows(k: Array) -> bool:
 
 
 def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
-    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes with the same prior covariance.
+    """Write the derivative of EP's log evidence in prior covariances into `gradient` (1 or c, n, n).
 
-    This is d log Z / d K_k at a fixed point of EP, where the derivative of the sites has no effect. `work` is (n, n).
+    At a fixed point the derivative of class k is ½ (b_k b_kᵀ − M_kk), summed over classes with a common covariance.
     """
     gradient[:] = 0.0
     for a in range(len(pi)):
@@ -148,17 +150,17 @@ def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work
         mirror(matrix)
 
 
-# Largest difference between R Rᵀ and a covariance with the root R, relative to the largest variance.
+# A covariance is invalid if it differs from R Rᵀ, for its root R, by more than this part of a variance.
 _ROOT_ERROR = 1e-8
 
 
 class SignedBlocks(PosteriorAlgebra):
-    """Algebra by Λ for precisions W (n, c, c) of any sign.
+    """Linear algebra for site precisions W (n, c, c) of any sign, by the matrix Λ = I + LᵀWL (see the module).
 
     Attributes
     ----------
     half : array (c, n, cn)
-        G, after `factorise`.
+        Factor G of the posterior covariance G Gᵀ, after `factorise`.
     """
 
     half: Array
@@ -169,7 +171,7 @@ class SignedBlocks(PosteriorAlgebra):
         self._roots = np.stack([_root(own) for own in self._k])
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`; the precision is W (n, c, c)."""
+        """See `SiteAlgebra`. Site precisions have the shape (n, c, c)."""
         self._precision = precision
         vars(self).pop("weighted", None)
         c, n = self._c, self._k.shape[-1]
@@ -194,11 +196,11 @@ class SignedBlocks(PosteriorAlgebra):
 
     @cached_property
     def weighted(self) -> Array:
-        """Factor F = W G of M = W − F Fᵀ, (c, n, cn)."""
+        """Matrix F = W G (c, n, cn), with site precision W and posterior covariance G Gᵀ. M is W − F Fᵀ."""
         return np.einsum("iae,eiq->aiq", self._precision, self.half)
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`: r − W G Gᵀ r, corrected once by the residual r − (I + WK) b."""
+        """See `SiteAlgebra`. The weights b = r − W G Gᵀ r for `force` r are corrected once by r − (I + WK) b."""
         out[:] = self._smoothed(force)
         out += self._smoothed(force - self._times(self.prior.images(out[None])[0]) - out)
 
@@ -207,7 +209,7 @@ class SignedBlocks(PosteriorAlgebra):
         return force - self._times(self.half @ pulled)
 
     def _times(self, f: Array) -> Array:
-        """Return W f (c, n)."""
+        """Return the product (c, n) of the site precision with f (c, n)."""
         return np.einsum("iae,ei->ai", self._precision, f)
 
     def marginal_covariances(self) -> Array:
@@ -255,7 +257,7 @@ class SignedBlocks(PosteriorAlgebra):
 
 
 class SignedDiagonal(SignedBlocks):
-    """Algebra by Λ for precisions π (c, n) of any sign, with a separate site of each function."""
+    """Linear algebra for separate sites of each function, with precisions (c, n) of any sign."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         return super().factorise(precision.T[:, :, None] * np.eye(len(precision)))
@@ -272,9 +274,10 @@ def _root(k: Array) -> Array:
 
 
 class DenseBlocks(PosteriorAlgebra):
-    """Algebra by a matrix with n(c − 1) rows, for semi-definite precisions W (n, c, c) whose rows sum to zero.
+    """Linear algebra for positive semi-definite site precisions (n, c, c) with rows that sum to zero.
 
-    W_i is R_i R_iᵀ, and L is the Cholesky factor of I + Rᵀ K R. Then M = G Gᵀ with G = R L⁻ᵀ.
+    Site i has the precision R_i R_iᵀ. L, the Cholesky factor of I + Rᵀ K R, has n(c − 1) rows. Then (I + WK)⁻¹ W = G Gᵀ
+    with G = R L⁻ᵀ, for all precisions W.
     """
 
     def __init__(self, prior: PriorForm, n_functions: int, team: Team = ALONE) -> None:
@@ -297,7 +300,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _smooth(self) -> Array:
-        """Scratch array for K G, (c, n, n(c − 1))."""
+        """Scratch array for the product K G of the class docstring, (c, n, n(c − 1))."""
         return np.empty((*self._image.shape, len(self._lower)))
 
     def marginal_covariances(self) -> Array:
@@ -316,7 +319,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _factor(self) -> Array:
-        """Factor G = R L⁻ᵀ of M = G Gᵀ, (c, n, n(c − 1))."""
+        """Factor G = R L⁻ᵀ of the class docstring, (c, n, n(c − 1))."""
         n, c, rank = self._roots.shape
         g = np.zeros((c, n, n, rank))
         g[:, range(n), range(n)] = self._roots.swapaxes(0, 1)
@@ -353,11 +356,11 @@ class DenseBlocks(PosteriorAlgebra):
         return np.asarray(np.einsum("jip,jiq->ipq", inverse, inverse, optimize=True))
 
 
-_TINY = 1e-20  # Smallest π in single precision. It changes no digits, and its root and inverse are in range.
+_TINY = 1e-20  # Smaller site precisions are raised to this in single precision. Its root and inverse are in range.
 
 
 class DenseCoupled(PosteriorAlgebra):
-    """Algebra of sites that couple the classes, see `pymc_gpep.kernels.gaussians.coupled`.
+    """Linear algebra for sites that couple the classes, see `pymc_gpep.kernels.gaussians.coupled`.
 
     Attributes
     ----------
@@ -377,7 +380,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @cached_property
     def work(self) -> Matrices:
-        """Scratch array for the matrices K_k B_k, (c, n, n)."""
+        """Scratch array for products of K_k and B_k, (c, n, n)."""
         return np.empty_like(self.inverses)
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
@@ -408,13 +411,13 @@ class DenseCoupled(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """Matrices B_k = D_k^½ A_k⁻¹ D_k^½, (c, n, n)."""
+        """Matrices D_k^½ A_k⁻¹ D_k^½ of the classes k, (c, n, n), where D_k contains site precisions."""
         roots = np.sqrt(self._pi)
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 
     @cached_property
     def _shared(self) -> Array:
-        """Matrices T_k = B_k L⁻ᵀ (c, n, n), with P = L Lᵀ."""
+        """Matrices T_k = B_k L⁻ᵀ (c, n, n), for B_k of `_b` and the Cholesky factor L of P."""
         return np.stack([solve_triangular(self.p, own, lower=True, check_finite=False).T for own in self._b])
 
     def smoothing(self) -> tuple[Array, Array]:
@@ -430,8 +433,8 @@ class DenseCoupled(PosteriorAlgebra):
         c, m = variance.shape
         if c * m < self._pi.shape[1]:
             return self._covariance_at_few(left, variance)
-        # For K_* = `left` and P = L Lᵀ, K_* B K_*ᵀ is Z Yᵀ with Z = K_* T, Y = K_* L. If functions have the same K_*,
-        # their Z sum to Y, since Σ B_k = P.
+        # For K_* = `left` and P = L Lᵀ, K_* B K_*ᵀ is Z Yᵀ with Z = K_* T, Y = K_* L. If all functions have the same
+        # K_*, the sum of Z over functions is Y, since Σ B_k = P.
         y = left @ np.tril(self.p)
         z = np.empty((c, m, self.p.shape[0]))
         own = c - 1 if len(left) == 1 else c
@@ -445,12 +448,12 @@ class DenseCoupled(PosteriorAlgebra):
         return np.asarray(cov)
 
     def _covariance_at_few(self, left: Array, variance: Array) -> Array:
-        """Return covariances at few points, without the matrix products that are efficient only for many points."""
+        """Return covariances at few points. Matrix products of all data points would take more time here."""
         roots = np.sqrt(self._pi)
         (c, m), n = variance.shape, self.p.shape[0]
 
         def smooth(a: int) -> Array:
-            """Return K_*a B_a. B_a itself would be computed again for each of many blocks of points."""
+            """Return `left` times the matrix B of function a, without computing B for each block of points."""
             scaled = own_matrix(left, a) * roots[a]
             return np.asarray(dsymm(1.0, self.inverses[a].T, scaled.T).T) * roots[a]
 
@@ -504,9 +507,9 @@ def _halved(matrices: Matrices) -> Matrices:
 
 
 class DenseIndependent(PosteriorAlgebra):
-    """Algebra of separate sites of each function, with precisions π (c, n) ≥ 0: M is blockdiag(B).
+    """Linear algebra for separate sites of each function, with precisions π (c, n) ≥ 0.
 
-    B_k = D_k^½ A_k⁻¹ D_k^½ with A_k = I + D_k^½ K_k D_k^½, D_k = diag(π_k).
+    With D_k = diag(π_k), it factorises A_k = I + D_k^½ K_k D_k^½. The block of function k in M is D_k^½ A_k⁻¹ D_k^½.
     """
 
     signed = SignedDiagonal
@@ -518,7 +521,7 @@ class DenseIndependent(PosteriorAlgebra):
     def factorise(self, precision: Array) -> tuple[bool, float]:
         self._pi[:] = precision
         vars(self).pop("inverses", None)
-        # A single matrix suffices if all functions have equal covariances and precisions.
+        # If all functions have equal covariances and precisions, a single matrix is factorised.
         self._distinct = 1 if len(self._k) == 1 and (precision == precision[0]).all() else len(precision)
         self._lower = np.empty((self._distinct, *self._k.shape[1:]))
         total = 0.0
@@ -531,7 +534,7 @@ class DenseIndependent(PosteriorAlgebra):
 
     @cached_property
     def inverses(self) -> Array:
-        """Matrices A_k⁻¹ (1 or c, n, n), in their lower triangles."""
+        """Matrices A_k⁻¹ of the class docstring (1 or c, n, n), in their lower triangles."""
         inverses = self._lower.copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
@@ -539,13 +542,13 @@ class DenseIndependent(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """Matrices B_k = D_k^½ A_k⁻¹ D_k^½, (1 or c, n, n)."""
+        """Blocks D_k^½ A_k⁻¹ D_k^½ of M in the class docstring, (1 or c, n, n)."""
         roots = np.sqrt(self._pi[: self._distinct])
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 
     @property
     def full_inverses(self) -> Array:
-        """Matrices A_k⁻¹ (1 or c, n, n), with both triangles."""
+        """Matrices A_k⁻¹ of the class docstring (1 or c, n, n), with both triangles."""
         return np.stack([scaled_symmetric(own, np.ones(len(own))) for own in self.inverses])
 
     def smoothing(self) -> tuple[Array, None]:
@@ -593,7 +596,7 @@ class DenseIndependent(PosteriorAlgebra):
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         explained = np.empty((len(self._pi), left.shape[-1]))
         for a, (pi, own) in enumerate(zip(self._pi, explained, strict=True)):
-            # With A = L Lᵀ the norm of L⁻¹ D^½ times a column needs neither an inverse nor a product.
+            # The explained variance is the squared norm of L⁻¹ D^½ times a column, with A = L Lᵀ.
             rows = np.ascontiguousarray((np.sqrt(pi)[:, None] * own_matrix(left, a)).T)
             solve_right_transposed(own_matrix(self._lower, a), rows)
             own[:] = np.einsum("ij,ij->i", rows, rows)
@@ -602,7 +605,7 @@ class DenseIndependent(PosteriorAlgebra):
     def kept(self) -> Array:
         if (inverses := vars(self).get("inverses")) is not None:
             own = inverses.diagonal(axis1=1, axis2=2)
-        else:  # The diagonal of A⁻¹ contains the column sums of squares of L⁻¹.
+        else:  # Diagonal of A⁻¹: sums of squares of the columns of L⁻¹.
             own = np.stack([(dtrtri(matrix.T)[0] ** 2).sum(1) for matrix in map(np.tril, self._lower)])
         found = np.broadcast_to(own, self._pi.shape)
         return np.asarray(found.T[:, :, None] * np.eye(len(found)))

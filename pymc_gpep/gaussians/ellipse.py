@@ -6,13 +6,13 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-_NOTHING = 1e-10  # Width of the bracket, in radians, below which the current state is returned.
+_NOTHING = 1e-10  # If the bracket of angles is narrower, in radians, the current state is returned.
 
 
 def elliptical_slice(
     x: Array, direction: Array, log_ratio: Callable[[Array], float], current: float, rng: np.random.Generator
 ) -> tuple[Array, float, int]:
-    """Draw a new x by a transition under which the density ∝ N(x; 0, Σ) exp(log_ratio(x)) is invariant.
+    """Draw a new x by a transition that leaves the density ∝ N(x; 0, Σ) exp(log_ratio(x)) invariant.
 
     Points on the ellipse through x and the direction are tried until `log_ratio` exceeds the slice level. Their angles
     are drawn from a bracket that shrinks towards x (figure 2 of the paper).
@@ -24,7 +24,7 @@ def elliptical_slice(
     direction : array, shape of x
         A fresh draw from N(0, Σ), independent of x.
     log_ratio : callable
-        Log of the density without its Gaussian factor. States where it is NaN or −∞ are rejected.
+        Log of the density without its Gaussian factor. States with a value of NaN or −∞ are rejected.
     current : float
         Value of `log_ratio` at x.
     rng : Generator

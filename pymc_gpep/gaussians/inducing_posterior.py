@@ -1,4 +1,4 @@
-"""Posterior of latent functions at any inputs, from inducing values."""
+"""Posterior of latent functions at any inputs, computed from the posterior of inducing values."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from pymc_gpep.solvers.whitened_posterior import Whitened
 
 @dataclass(frozen=True, eq=False)
 class InducingPosterior:
-    """Posterior of inducing values, with the prior of latent functions given inducing values.
+    """Posterior of inducing values. It predicts latent functions by their prior given the inducing values.
 
     Attributes
     ----------
     whitening : InducingWhitening
-        Whitening of the inducing values u = L v.
+        Map u = L v from whitened values v to inducing values u.
     whitened : Whitened
-        Posterior of v.
+        Posterior of the whitened values v.
     """
 
     whitening: InducingWhitening
@@ -40,7 +40,7 @@ class InducingPosterior:
 
     @property
     def as_inducing(self) -> "InducingPosterior":
-        """Return the posterior itself. Other classes convert to this class."""
+        """The posterior itself. Posteriors of other classes are converted by their property of this name."""
         return self
 
     @property
@@ -54,7 +54,7 @@ class InducingPosterior:
         )
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Return means (c, m) and covariances (m, c, c) of latent functions at m points, given prior moments."""
+        """Return means (c, m) and covariances (m, c, c) of latent functions at m points; `block` has prior moments."""
         features = self.whitening.features(block)
         mean, cov = self.whitened.moments([features.w[own] for own in self._owner])
         every = range(self.n_functions)

@@ -3,19 +3,19 @@
 A row is f_i = m_i + J_i z + r_i e_p. The q standard normals z are common to all rows. The standard normal e_p is common
 to the rows at place p. The FITC prior of a process with inducing inputs has this form (Snelson and Ghahramani 2006).
 
-Given z, the residuals of places are independent. For sites of precision π, place p has
+Given z, the residuals of places are independent. Let Π = diag(π) be the precision of the sites. Place p has
 
     d_p = 1 + Σ_i r_i² π_i,   C_p = Σ_i r_i π_i J_i,   H_i = J_i − r_i C_p / d_p,
 
-With e integrated out, z has the precision Λ = I + JᵀΠJ − Cᵀ D⁻¹ C = L Lᵀ. So
+with sums over the rows i at place p. With e integrated out, z has the posterior precision Λ = I + JᵀΠJ − Cᵀ diag(d)⁻¹ C
+= L Lᵀ. So
 
     log|I + ΠK| = log|Λ| + Σ_p log d_p,   var f_i = |L⁻¹ H_i|² + r_i² / d_p.
 
 If each place has one row, Λ = I + Jᵀ diag(π / d) J and H_i = J_i / d_i. No matrix has two axes over rows.
 
 A variational bound (Titsias 2009; Hensman, Matthews and Ghahramani 2015) has the same prior. In its posterior,
-residuals given z have their prior distribution: sites act on J z, and variances of f_i include r_i². Then d = 1 and C =
-0.
+residuals given z have their prior distribution: sites act on J z, and variances of f_i include r_i². Then d = 1, C = 0.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaceStructure:
-    """Parts of a prior by rows and places that depend on data alone.
+    """Parts of a `PlacePrior` that depend on data, but not on hyperparameters.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class PlaceStructure:
     count : int
         Number of places, p.
     flat : tuple of int
-        Positions of flat coefficients among the q entries of z.
+        Positions of coefficients with a flat prior among the q entries of z.
     integrated : bool
         Whether sites act on latent values. If not, they act on J z, as in a variational bound.
     """
@@ -64,7 +64,7 @@ class PlaceStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Algebras of the form that are unavailable with flat coefficients."""
+        """Kinds of linear algebra that are not available because some coefficients have a flat prior."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     @cached_property
@@ -77,7 +77,7 @@ class PlaceStructure:
 
 
 class PlaceRows(Coefficients):
-    """Rows of q coefficients J (n, q), and a coefficient r (n,) of each row in the column of its place."""
+    """Rows of q coefficients J (n, q), and a further coefficient r (n,) of each row in the column of its place."""
 
     def __init__(self, rows: Coefficients, entries: Array, places: Indices, count: int, size: int) -> None:
         self.rows, self.entries, self.places, self.count, self.size = rows, entries, places, count, size
@@ -86,12 +86,12 @@ class PlaceRows(Coefficients):
         return numbers[..., : self.size], numbers[..., self.size :]
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of rows, and their coefficients J."""
+        """Yield slices of rows, and the dense columns J of these rows."""
         for some in blocks_of_rows(len(self.entries), self.size):
             yield some, self.rows.some(np.arange(some.start, some.stop))
 
     def at_places(self, of_rows: Array) -> Array:
-        """Return the sum of w (n,) over the rows of each place, (p,)."""
+        """Return the sums (p,) of numbers (n,) over the rows of each place."""
         return np.bincount(self.places, of_rows, self.count)
 
     def gram(self, weights: Array) -> Array:
@@ -122,14 +122,14 @@ class PlaceRows(Coefficients):
 
 
 class PlacePrior(PriorByRows):
-    """f = m + J z + R e with q standard normals z of all rows, and a standard normal e of each place.
+    """Prior f = m + J z + R e, with q standard normals z of all rows, and standard normals e of p places.
 
-    Coordinates are z, then e, (1, q + p).
+    Coordinates of the prior are the values of z, then of e, (1, q + p).
 
     Parameters
     ----------
     array : array (1, n, q + 1)
-        J, with r as last column.
+        Coefficients J (n, q). The last column has the residual standard deviations r of the rows.
     mean : array (1, n)
     structure : PlaceStructure
     """
@@ -224,7 +224,7 @@ class PlacePrior(PriorByRows):
         assert isinstance(rows, PlaceRows)
         return rows.rows.variances(np.eye(rows.size)) + rows.entries**2
 
-    # In a variational bound sites do not act on the residuals e, so the posterior mean of e is 0.
+    # In a variational bound sites do not act on the residuals e. The posterior mean of e is 0.
 
     def pull(self, force: Array) -> Array:
         found = super().pull(force)
@@ -245,7 +245,7 @@ class PlacePrior(PriorByRows):
 
 
 class _PlacePosterior(PosteriorByAlgebra):
-    """Posterior of a single function, whose sites may act on J z alone."""
+    """Posterior of a single function under a `PlacePrior`. Sites may act on J z without residuals."""
 
     _prior: PlacePrior
 
@@ -256,7 +256,7 @@ class _PlacePosterior(PosteriorByAlgebra):
 
 
 class PlaceAlgebra(IndependentRows):
-    """Algebra by Λ = I + JᵀΠJ − Cᵀ D⁻¹ C, see `pymc_gpep.gaussians.place_prior`."""
+    """Linear algebra of a `PlacePrior` and separate sites, by the posterior precision of z (see the module)."""
 
     prior: PlacePrior
     kind: ClassVar[type[IndependentSites]] = IndependentSites
@@ -285,12 +285,12 @@ class PlaceAlgebra(IndependentRows):
 
     @cached_property
     def _inverse(self) -> Array:
-        """Posterior covariance Λ⁻¹ of z, (q, q)."""
+        """Posterior covariance of the common normals z, (q, q)."""
         return np.asarray(self._root.T @ self._root)
 
     @cached_property
     def _at_places(self) -> Array:
-        """Sums C_p of each place, (p, q); 0 in a variational bound."""
+        """Sums C_p of the module over the rows of each place, (p, q); 0 in a variational bound."""
         rows = self.prior.rows
         found = np.zeros((rows.count, rows.size))
         if self._integrated:
@@ -299,12 +299,12 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of the prior's rows, and their coefficients J."""
+        """Yield slices of the rows of the prior, and the coefficients J of these rows."""
         rows = self.prior.array[0, :, :-1]
         return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
 
     def _seen(self, rows: PlaceRows, some: slice, j: Array) -> Array:
-        """Return the rows H_i (see the module) of a slice as a new array, given their J_i."""
+        """Return the rows H_i of the module for a slice of rows, as a new array, from their coefficients `j`."""
         if not self._integrated:
             return j.copy()
         places = rows.places[some]
@@ -313,7 +313,7 @@ class PlaceAlgebra(IndependentRows):
         return np.asarray(j - (rows.entries[some] / self._d[places])[:, None] * self._at_places[places])
 
     def _halves(self, rows: PlaceRows) -> Iterator[tuple[slice, Array]]:
-        """Yield H L⁻ᵀ of rows (see the module), in blocks."""
+        """Yield slices of rows, and the products H L⁻ᵀ of the module for these rows."""
         for some, j in self._blocks() if rows is self.prior.rows else rows.blocks():
             seen = self._seen(rows, some, j)
             yield some, dtrmm(1.0, self._root, seen.T, lower=1, overwrite_b=1).T
@@ -330,7 +330,7 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _solved(self, right: Array) -> Array:
-        """Return C r (q + p,) for the posterior covariance C of z and e; in a variational bound the part of e is 0."""
+        """Return the posterior covariance of z and e times `right` (q + p,); in a variational bound 0 in place of e."""
         rows = self.prior.rows
         z, e = right[: rows.size], right[rows.size :]
         if not self._integrated:
@@ -367,7 +367,7 @@ class PlaceAlgebra(IndependentRows):
         return float(self.sites.precision[0] @ self.site_covariances()[:, 0, 0])
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`: the derivative in J, and in r as last column."""
+        """See `SiteAlgebra`. The derivative in J is followed by the derivative in r as last column."""
         rows, pi, b = self.prior.rows, self.sites.precision[0], b[0]
         numbers = self.prior.coordinates(b[None])[0] if x is None else x[0]
         u, change = np.zeros_like(b), np.zeros_like(numbers)
@@ -392,7 +392,7 @@ class PlaceAlgebra(IndependentRows):
         found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
         return found[None]
 
-    # Results for all q + p coordinates z and e.
+    # Methods for all q + p coordinates: z and then e.
 
     def covariance_times(self, column: Array) -> Array:
         """Return the posterior covariance of the coefficients times a column (q + p,)."""

@@ -1,4 +1,4 @@
-"""The Gaussian posterior of latent functions, and the table of algebras by forms of prior and sites."""
+"""Gaussian posterior of latent functions, and a table of the linear algebra for each form of prior and of sites."""
 
 from copy import copy
 from functools import cached_property
@@ -29,8 +29,8 @@ from pymc_gpep.solvers.team import one_blas_thread
 class Posterior:
     """Gaussian posterior of a prior times sites, q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf).
 
-    For a prior covariance K, q(f) = N(m + K b, K − K M K) with b = ν − Πμ and M = (I + ΠK)⁻¹ Π. If K is not positive
-    semi-definite, computations raise `NotPositiveDefiniteError`.
+    For the prior N(m, K), q(f) = N(μ, K − K M K) with μ = m + K b, b = ν − Πμ and M = (I + ΠK)⁻¹ Π. If K is not
+    positive semi-definite, computations raise `NotPositiveDefiniteError`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Posterior:
 
     @cached_property
     def _taken(self) -> tuple[PosteriorAlgebra, float]:
-        """Algebra after factorising the sites' precision, and log|I + KΠ|."""
+        """Linear algebra with the factorised site precision Π, and log|I + KΠ|."""
         sites = vars(self).get("sites", None) or self.sites_class.of(self.precision, self.weights, self.prior)
         kind = self.algebra_class.signed if sites.signed else None
         algebra: PosteriorAlgebra = (kind or self.algebra_class)(self.prior, len(self.weights))
@@ -85,12 +85,12 @@ class Posterior:
 
     @property
     def algebra(self) -> PosteriorAlgebra:
-        """Algebra with the factorised precision of the sites."""
+        """Linear algebra with the factorised precision of the sites."""
         return self._taken[0]
 
     @property
     def log_determinant(self) -> float:
-        """The log determinant log|I + KΠ|."""
+        """Log determinant log|I + KΠ|, with prior covariance K and site precision Π."""
         return self._taken[1]
 
     @cached_property
@@ -100,7 +100,7 @@ class Posterior:
             return self.weights
         if (mean := vars(self).get("mean")) is None:
             return np.asarray(self.prior.coordinates(self.weights))
-        # The sum b + Π(μ − m) loses no digits under a wide prior.
+        # The sum b + Π(μ − m) is accurate also if the prior is wide.
         sites = self.sites_class.of(self.precision, self.weights, self.prior)
         return self.algebra.located(self.weights + sites.product(mean - self.prior.mean))[0]
 
@@ -113,28 +113,28 @@ class Posterior:
 
     @cached_property
     def sites(self) -> Sites:
-        """Sites with the weights b at the mean μ."""
+        """Sites with the derivative `weights` of the log at the posterior mean."""
         return self.sites_class.through(self.precision, self.mean, self.weights, self.prior)
 
     @property
     def relative_log_normaliser(self) -> float:
-        """Log ∫ p(f) sites(f) df for sites scaled to 1 at μ: −½ log|I + KΠ| − ½ bᵀ(μ − m)."""
+        """Log integral of prior times sites, for sites scaled to 1 at the mean μ: −½ log|I + KΠ| − ½ bᵀ(μ − m)."""
         return -0.5 * (self.log_determinant + float((self.weights * (self.mean - self.prior.mean)).sum()))
 
     @property
     def log_normaliser(self) -> float:
-        """Log ∫ p(f) exp(νᵀf − ½ fᵀΠf) df."""
+        """Log integral of prior times sites, ∫ p(f) exp(νᵀf − ½ fᵀΠf) df."""
         return float(self.sites.log_density(self.mean)) + self.relative_log_normaliser
 
     @property
     def divergence(self) -> float:
-        """KL(q ‖ p) of posterior and prior, ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), with the posterior covariance Σ."""
+        """Kullback–Leibler divergence of the posterior N(μ, Σ) from the prior: ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ)."""
         return -self.relative_log_normaliser - 0.5 * self.algebra.taken()
 
     def relative_site_log_density(self, x: Array) -> Array:
-        """Return the log of the sites at μ + x, for sites scaled to 1 at μ: bᵀx − ½ xᵀΠx.
+        """Return log sites at x plus the mean, for sites scaled to 1 at the mean: bᵀx − ½ xᵀΠx.
 
-        Together with `relative_log_normaliser` it yields ratios of densities without cancellation of large numbers.
+        With `relative_log_normaliser` it determines ratios of densities without cancellation of large numbers.
 
         Returns
         -------
@@ -147,15 +147,14 @@ class Posterior:
         return self.mean, self.algebra.marginal_covariances()
 
     def derivatives(self) -> tuple[Array, Array]:
-        """Return derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (c, n)."""
+        """Return derivatives of `log_normaliser` at fixed sites: in the prior's array, and in its mean (c, n)."""
         return self.algebra.gradient(self.weights, None, self.coordinates), self.weights.copy()
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Return means (n, c) and covariances (n, c, c) of the cavities: each point without its own site.
 
-        With E_i from `site_blocks` the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i, a sum without cancellation, and no
-        Σ_i is inverted. The mean is μ_i minus the cavity covariance times b_i = ν_i − Π_i μ_i, where ν_i is the
-        location of the site.
+        With R_i and E_i from `site_blocks`, the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i. This sum has no
+        cancellation, and no Σ_i is inverted. The mean is μ_i minus the cavity covariance times the weights b_i.
 
         Parameters
         ----------
@@ -167,14 +166,14 @@ class Posterior:
         return self.algebra.cavities(mean, cov, self.weights)
 
     def site_blocks(self) -> tuple[Array, Array]:
-        """Return roots R_i (n, c, r) of the site precisions, Π_i = R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
+        """Return roots R_i (n, c, r) of site precisions R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
 
-        Σ_i is the marginal covariance of f_i. E_i is the ratio of the posterior covariance to the cavity covariance: 1
-        − πσ² for a single class.
+        Σ_i is the posterior covariance of the latent values of point i. For a single function E_i is the ratio of
+        posterior to cavity variance.
         """
         return self.algebra.site_blocks()
 
-    # Moments of new points.
+    # Posterior moments at new points.
 
     @one_blas_thread()
     def predict(self, left: Any, variance: Array, prior_mean: Array) -> tuple[Array, Array]:
@@ -196,25 +195,25 @@ class Posterior:
         return mean, self.algebra.covariance_at(left, own)
 
     def at(self, there: tuple[Any, Array, Array]) -> tuple[Array, Array, Block]:
-        """Return means (c, m), covariances (m, c, c) and prior moments of new points, from arguments of `predict`."""
+        """Return means (c, m), covariances (m, c, c) and prior moments at new points, from arguments of `predict`."""
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Return mean (c, 1) and covariance (1, c, c) at point i of the prior `whole`. Other points are the data."""
+        """Return mean (c, 1) and covariance (1, c, c) at point i of the prior `whole`, from all other points."""
         return self.predict(*whole.point_of(i))
 
     # Joint moments of several points.
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Return Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
+        """Return the covariance `prior` − leftᵀ M left (c, q, c, q) of q linear functions of each latent function.
 
-        If `left` and `prior` are both K, the result is the covariance of f. Let K = L Lᵀ and f = m + L z.
-        If `left` is L and `prior` the identity, the result is the covariance of z.
+        `left` (1 or c, n, q) has their prior covariances with f, and `prior` with each other. If both are K, the result
+        is the covariance of f. If `left` is a root L of K, and `prior` the identity, it is that of z in f = m + L z.
         """
         return self.algebra.joint_covariance(left, prior)
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Return the diagonal (c, q) of `joint_covariance`, which some algebras compute in less time."""
+        """Return the diagonal (c, q) of `joint_covariance`. Some forms of prior compute it in less time."""
         return self.algebra.marginal_variance(left, prior)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
@@ -222,10 +221,10 @@ class Posterior:
         return self.algebra.covariance_among(points)
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
-        """Return R (c, s, p), where R Rᵀ is the covariance of f at these points (s,)."""
+        """Return a root R (c, s, p) of the covariance R Rᵀ of f at these points (s,)."""
         return self.algebra.root_among(points)
 
-    # Standard normals z with f = m + J z.
+    # Posterior of the standard normals z in f = m + J z.
 
     def rooted(self, roots: Array) -> Self:
         """Return this posterior with other factors (1 or c, n, q) of the prior covariance."""
@@ -257,14 +256,14 @@ class Posterior:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Return draws (count, c, n) of f at the points of the data."""
-        if self.prior.by_weights and self.sites.signed:  # Whitening needs a root of K.
+        if self.prior.by_weights and self.sites.signed:  # Whitening needs a root of K, which may not exist.
             root = self.algebra.root_among(np.arange(self.prior.shape[1]))
             return np.asarray(self.mean + np.einsum("kip,pd->dki", root, rng.standard_normal((root.shape[2], count))))
         return np.asarray(self.prior.latent(self.draw_whitened(rng, count)))
 
 
 class PosteriorOf(NamedTuple):
-    """Entry of the table: the algebra for a form of prior and a form of sites."""
+    """Entry of the table: a form of prior, a form of sites, and the linear algebra for both."""
 
     prior: type[PriorForm]
     sites: type[Sites]
@@ -293,16 +292,16 @@ _OWN = (
     PosteriorOf(PlacePrior, IndependentSites, PlaceAlgebra),
 )
 POSTERIORS: Registry[PosteriorOf] = Registry("posterior", _OWN, of=PosteriorOf, classes=False)
-"""Algebras of posteriors, by the form of the prior and the form of the sites."""
+"""Linear algebra of posteriors, by the form of the prior and the form of the sites."""
 
 
 def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
-    """Return the table's entry for a form of prior and a form of sites, with their algebra and the class of the sites.
+    """Return the entry of the table `POSTERIORS` for a form of prior and a form of sites.
 
     Raises
     ------
     ValueError
-        If the table has no entry for them.
+        If the table has no such entry.
     """
     for each in POSTERIORS:
         if each.prior is prior and each.sites.form == form:
@@ -314,7 +313,7 @@ def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
 def make_posterior(
     prior: PriorForm, form: SiteForm, precision: Array, weights: Array, mean: Array | None = None
 ) -> Posterior:
-    """Return the posterior with these precisions and weights of the sites, see `Posterior`."""
+    """Return the posterior for a form of sites, from site precisions and weights; see `Posterior`."""
     _, sites, algebra = pair_of(type(prior), form)
     return Posterior(prior, algebra, sites, precision, weights, mean)
 

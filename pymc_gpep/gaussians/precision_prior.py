@@ -4,16 +4,16 @@ Let Π be the precision of the sites, P = Q + AᵀΠA and x ~ N(0, Q⁻¹). Row 
 
     log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
 
-Entries of inverses are computed only in the sparsity pattern of a factor, so no matrix is dense. The posterior mean of
-x is v = P⁻¹Aᵀ(ν − Πm), from which the weights b = ν − Π(m + A v) are computed. (The reverse, v = Q⁻¹Aᵀb, has
-cancellation if the prior is wide.) The derivatives of the log normaliser at fixed sites are
+for rows a_i of A. Entries of inverses are computed only in the sparsity pattern of a factor, so no matrix is dense. The
+posterior mean of x is v = P⁻¹Aᵀ(ν − Πm), for site locations ν. The weights b = ν − Π(m + A v) follow from v. (The
+reverse, v = Q⁻¹Aᵀb, has cancellation if the prior is wide.) The derivatives of the log normaliser at fixed sites are
 
     b vᵀ − Π A P⁻¹ in entries of A, ½ (Q⁻¹ − P⁻¹ − vvᵀ) in entries of Q.
 
 The difference 1 − π var f loses digits if a row almost determines its latent value by itself.
 
-For c functions A is (cn, q). Coefficients of all functions of a point are at the same positions. P has entries at pairs
-of these positions.
+For c functions A is (cn, q). Coefficients of a point are in the same columns for all functions. P has entries at pairs
+of these.
 
 If there is a nearest-neighbour Gaussian process, its values follow the coefficients of effects. Its precision is
 determined by regressions, see `pymc_gpep.solvers.neighbour_precision`.
@@ -46,7 +46,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionStructure:
-    """Sparsity pattern of rows A (cn, q), and of the prior precision Q + V W⁻¹ Vᵀ of x.
+    """Sparsity pattern of rows A (cn, q), and of the prior precision Q + V W⁻¹ Vᵀ of the variables x (q,).
 
     Attributes
     ----------
@@ -62,8 +62,7 @@ class PrecisionStructure:
     together : sequence of tuple of array
         Further pairs of positions for which posterior covariances are computed.
     flat : array (f,)
-        Positions of flat coefficients. They have no entry in Q, which is positive definite after 1 is added to their
-        diagonal.
+        Positions of coefficients with a flat prior. They have no entry in Q. Factorisations add 1 to their diagonal.
     functions : int
         Number of functions, c.
     """
@@ -94,18 +93,18 @@ class PrecisionStructure:
         return self.functions * self.cells.size + len(self.first)
 
     def split(self, array: Array) -> tuple[Array, Array]:
-        """Return coefficients (c, n, k) and entries (m,) of Q, given their array."""
+        """Split the array of a prior into coefficients (c, n, k) and entries (m,) of Q."""
         flat, size = array.reshape(-1), self.functions * self.cells.size
         return flat[:size].reshape(self.functions, *self.shape), flat[size:]
 
     @cached_property
     def _pairs(self) -> tuple[Indices, Indices]:
-        """Pairs of positions of each point, (n, k(k + 1)/2)."""
+        """Pairs of positions of coefficients of each point, (n, k(k + 1)/2) each."""
         return pairs_of_rows(self.cells)
 
     @cached_property
     def prior(self) -> FactorPattern:
-        """Sparsity pattern of Q, plus the pairs of positions of each point that are in one connected component."""
+        """Sparsity pattern of Q, and of pairs of positions of each point within one connected component of Q."""
         components = FactorPattern(self.q, self.first, self.second).components
         own, other = _distinct(self.q, [self._pairs])
         alike = components[own] == components[other]
@@ -113,7 +112,7 @@ class PrecisionStructure:
 
     @cached_property
     def posterior(self) -> FactorPattern:
-        """Sparsity pattern of Q + AᵀΠA."""
+        """Sparsity pattern of the posterior precision Q + AᵀΠA, for site precisions Π."""
         own, other = _distinct(self.q, [self._pairs, *self.together])
         return FactorPattern(self.q, np.r_[self.first, own], np.r_[self.second, other], self.places)
 
@@ -144,7 +143,7 @@ class PrecisionStructure:
 
     @cached_property
     def counted(self) -> Array:
-        """Number of times that each entry (m,) of Q occurs in the matrix: 1 on the diagonal, else 2."""
+        """Number of occurrences of each entry (m,) of Q in the symmetric matrix: 1 on the diagonal, else 2."""
         return np.where(self.first == self.second, 1.0, 2.0)
 
 
@@ -156,9 +155,7 @@ def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices
 
 
 class PrecisionPrior(PriorByRows):
-    """f = m + A x for x ~ N(0, Q⁻¹), with a sparse precision Q.
-
-    x has a leading axis of length 1, (1, q).
+    """Prior f = m + A x with x ~ N(0, Q⁻¹), and a sparse precision Q. Arrays of x have the shape (1, q).
 
     Parameters
     ----------
@@ -181,7 +178,7 @@ class PrecisionPrior(PriorByRows):
         self._rows.functions = structure.functions
 
     def _read_precision(self, rest: Array) -> Array:
-        """Return the entries of Q, given the array after the coefficients."""
+        """Return the entries of Q, from the part of the array after the coefficients."""
         return rest
 
     @classmethod
@@ -218,9 +215,9 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def factor(self) -> SparsePrecision | None:
-        """Factorised Q with 1 added to the diagonal of flat coefficients; None if it is not positive definite.
+        """Factorised Q, with 1 added to the diagonal of flat coefficients; None if it is not positive definite.
 
-        If Q is the same as in the last prior, for example if hyperparameters only scale x, its factor is reused.
+        If Q equals the Q of the last prior, for example if hyperparameters only scale x, its factor is reused.
         """
         s = self.structure
         if s.last and np.array_equal(s.last[0][0], self.entries_of_precision):
@@ -255,12 +252,12 @@ class PrecisionPrior(PriorByRows):
         return self.factor
 
     def posterior_precision(self, sites: SitePrecisions) -> SparsePrecision | None:
-        """Return Q + AᵀΠA, factorised; None if it is not positive definite."""
+        """Factorise the posterior precision Q + AᵀΠA. Return None if it is not positive definite."""
         entries, pairs = self.structure.posterior_slots
         return self._factorised(self.structure.posterior, entries, None, pairs, self.weighed(sites, self.values))
 
     def weighed(self, sites: SitePrecisions, values: Array) -> Array:
-        """Return Σ_l Π_kl v_l (c, n, k) for v (c, n, k)."""
+        """Return products of site precisions with `values` (c, n, k), over the functions of each point, (c, n, k)."""
         return np.ascontiguousarray(np.moveaxis(sites.product(np.moveaxis(values, 2, 0)), 0, 2))
 
     def _factorised(
@@ -280,7 +277,7 @@ class PrecisionPrior(PriorByRows):
         return SparsePrecision.factorised(pattern, total, self.structure.columns, self.structure.widths)
 
     def products(self, posterior: SparsePrecision) -> Array:
-        """Return P⁻¹ a (c, n, k) for each row a of A, at the positions of its point."""
+        """Return P⁻¹ a for each row a of A, (c, n, k): its entries at the positions of the point."""
         s = self.structure
         return np.stack([posterior.row_products(s.posterior_slots[1], s.cells, own) for own in self.values])
 
@@ -305,11 +302,11 @@ class PrecisionPrior(PriorByRows):
         return self.precision.entries(s.prior_slots[0], s.first, s.second)
 
     def _array_gradient(self, of_entries: Array) -> Array:
-        """Return derivatives in the array after the coefficients, given derivatives in entries of Q."""
+        """Return derivatives in the part of the array after the coefficients, from derivatives in entries of Q."""
         return of_entries
 
     def solved(self, right: Array) -> Array:
-        """Return Q⁻¹ r for r (q,), or for each row of (m, q); NaN if Q is not positive definite."""
+        """Return Q⁻¹ times `right` (q,), or times each row of (m, q); NaN if Q is not positive definite."""
         return np.full_like(right, np.nan) if self.factor is None else self.factor.solve(right)
 
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -330,7 +327,7 @@ class PrecisionPrior(PriorByRows):
         return self.factor is not None
 
     def coordinates(self, b: Array) -> Array:
-        """See `PriorForm`: x (1, q), which is 0 for flat coefficients, since weights do not determine these."""
+        """See `PriorForm`. The coordinates are x (1, q). Weights do not determine flat coefficients: these are 0."""
         return self.solved(self.rows.sums(b.ravel()))[None]
 
     def precision_times(self, x: Array) -> Array:
@@ -343,14 +340,14 @@ class PrecisionPrior(PriorByRows):
         return np.asarray(found)
 
     def residual(self, gradient: Array, x: Array) -> Array:
-        """See `PriorForm`: Aᵀ∇ − Q x."""
+        """See `PriorForm`. The residual is Aᵀ∇ − Q x."""
         return self.pull(gradient) - self.precision_times(x[0])
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
         return float(x[0] @ self.precision_times(step[0]))
 
     def rounding(self, x: Array) -> float:
-        """See `PriorForm`: |f_i − m_i| is at most √(K_ii xᵀQx), where flat coefficients have the precision 1."""
+        """See `PriorForm`. |f_i − m_i| is at most √(K_ii xᵀQx), with a precision of 1 for flat coefficients."""
         if not x.size:  # No posterior was found.
             return 0.0
         length = self.inner(x, x, x) + float((x[0, self.flat] ** 2).sum())
@@ -366,7 +363,7 @@ class PrecisionPrior(PriorByRows):
         return PrecisionBlocks(self, n_functions)
 
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return A (c, s, q) at these points (s,)."""
+        """Return the coefficients A (c, s, q) of these points (s,)."""
         c, n = self.shape
         places = n * np.arange(c)[:, None] + points
         return self.rows.some(places.ravel()).reshape(c, len(points), -1)
@@ -378,7 +375,7 @@ class PrecisionPrior(PriorByRows):
         return self.precision.variances(rows)
 
     def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
-        """Return the prior at these points (s,)."""
+        """Return the prior of the latent values at these points (s,)."""
         own = self.structure
         structure = replace(own, cells=own.cells[points], together=())
         array = np.concatenate([self.values[:, points].ravel(), self.entries_of_precision])
@@ -390,12 +387,12 @@ class PrecisionPrior(PriorByRows):
         return np.stack([self.precision.halved(own) for own in self.at(np.arange(self.shape[1]))])
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return Q⁻¹ Aᵀ s (1, q) for s (c, n). If s are weights b, it is the posterior mean of x."""
+        """Return Q⁻¹ Aᵀ times `slope` (c, n), (1, q). For weights of a posterior it is the posterior mean of x."""
         return self.precision.solve(self.rows.sums(slope.ravel()))[None]
 
 
 class PrecisionAlgebra(RowAlgebra):
-    """Algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
+    """Linear algebra of a `PrecisionPrior`, with the posterior precision P = Q + AᵀΠA of the variables x."""
 
     kind: ClassVar[type[Sites]] = IndependentSites
     prior: PrecisionPrior
@@ -411,7 +408,7 @@ class PrecisionAlgebra(RowAlgebra):
         return True, found.log_det - self.prior.precision.log_det - self.prior.flat.size * LOG_2PI
 
     def _solved(self, right: Array) -> Array:
-        """Return the solution x (q,) of P x = r."""
+        """Solve P x = `right` for x (q,), with the posterior precision P."""
         return self.factor.solve(right)
 
     def marginal_covariances(self) -> Array:
@@ -450,16 +447,16 @@ class PrecisionAlgebra(RowAlgebra):
 
 
 class PrecisionCoupled(CoupledRows, PrecisionAlgebra):
-    """Algebra by P with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
+    """Linear algebra for site precisions diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
 
 
 class PrecisionBlocks(BlockRows, PrecisionAlgebra):
-    """Algebra by P with any symmetric Π_i (n, c, c) for which the posterior is proper."""
+    """Linear algebra for any symmetric site precisions (n, c, c) with a proper posterior."""
 
 
 @dataclass(frozen=True, eq=False)
 class NeighbourStructure(PrecisionStructure):
-    """Sparsity pattern of rows and precision, for effects followed by a nearest-neighbour process.
+    """Sparsity pattern of rows and precision. Variables are effects, then values of a nearest-neighbour process.
 
     Attributes
     ----------
@@ -488,7 +485,7 @@ class NeighbourStructure(PrecisionStructure):
 
     @property
     def length(self) -> int:
-        """Length of the array of coefficients, entries of effects, b (p, m), d (p,) and prior variances (p,)."""
+        """Length of the prior's array: coefficients, entries of effects, and the results of `regressions`."""
         p, m = self.sets.cells.shape
         return self.cells.size + self.n_own + p * (m + 2)
 
@@ -502,14 +499,14 @@ class NeighbourStructure(PrecisionStructure):
         return pattern, pattern.slots(first, second), pattern.slots(self.flat, self.flat)
 
     def regressions(self, rest: Array) -> tuple[Array, Array, Array]:
-        """Return regressions b (p, m), residual variances d (p,) and prior variances (p,), from the array's end."""
+        """Return regressions on neighbours b (p, m), residual variances d (p,) and prior variances (p,) of p places."""
         p, m = self.sets.cells.shape
         own = rest[self.n_own :]
         return own[: p * m].reshape(p, m), own[p * m : -p], own[-p:]
 
 
 class NeighbourPrior(PrecisionPrior):
-    """f = m + A x, where x are effects with a sparse precision, then values of a nearest-neighbour process.
+    """Prior f = m + A x. x are effects with a sparse precision, then values of a nearest-neighbour process.
 
     Parameters
     ----------
@@ -539,7 +536,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def _effects(self) -> SparsePrecision | None:
-        """Factorised precision of effects, plus 1 on the diagonal of flat coefficients; None if not definite."""
+        """Factorised precision of effects, with 1 added for flat coefficients; None if not positive definite."""
         s = self.structure
         if s.effects is None:
             return None
@@ -549,7 +546,7 @@ class NeighbourPrior(PrecisionPrior):
         return SparsePrecision.factorised(pattern, total, s.columns[:, : s.begin], s.widths)
 
     @cached_property
-    def factor(self) -> NeighbourPrecision | None:  # type: ignore[override]  # the same methods
+    def factor(self) -> NeighbourPrecision | None:  # type: ignore[override]  # It has the same methods.
         s = self.structure
         there = np.isfinite(self._b).all() and (self._d > 0.0).all()
         if not there or (s.effects is not None and self._effects is None):
@@ -558,7 +555,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def _in_posterior_pattern(self) -> SparsePrecision | None:
-        """Factorised Q in the pattern of the posterior, which includes pairs of neighbours of new places."""
+        """Factorised Q in the pattern of the posterior. This pattern includes pairs of neighbours of new places."""
         s = self.structure
         return self._factorised(s.posterior, s.posterior_slots[0], s.posterior.slots(s.flat, s.flat))
 
@@ -578,7 +575,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`. Entries of the process are 0: `_array_gradient` adds its log determinant, −Σ log d."""
+        """See `PrecisionPrior`. Entries of the process are 0: `_array_gradient` adds derivatives of −Σ log d."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:
@@ -611,5 +608,5 @@ class NeighbourPrior(PrecisionPrior):
 
 
 def _summed(places: NDArray[np.int64], values: Array, size: int) -> Array:
-    """Return the sums (size,) of the values at each position, as floats."""
+    """Return the sums (size,) of the values with the same position, as floats."""
     return np.bincount(places, values, size).astype(np.float64, copy=False)

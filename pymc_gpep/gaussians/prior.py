@@ -36,12 +36,12 @@ from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, Site
 from pymc_gpep.solvers.team import Team
 
 _SYMMETRY = 1e-8  # Largest relative asymmetry that counts as rounding.
-_HELD = 2  # Smallest number of matrices in memory for a fit: a covariance and its factor.
-_LEARNED = 4  # Smallest number of matrices in memory with derivatives in hyperparameters.
+_HELD = 2  # Number of matrices in memory, at least, for each covariance: the covariance and its factor.
+_LEARNED = 4  # The same number for a fit with derivatives in hyperparameters.
 
 
 class DensePrior(PriorForm):
-    """f_k ~ N(m_k, K_k), independent for k = 1 … c, or f_k = m_k + L_k z_k with standard normals z.
+    """Prior f_k ~ N(m_k, K_k) of independent functions k = 1 … c: f_k = m_k + L_k z_k with standard normals z_k.
 
     The constructor does not check arrays. `checked` converts and checks them.
 
@@ -96,7 +96,7 @@ class DensePrior(PriorForm):
         _ = self.roots
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the covariances and their form, from which a solver builds a prior; see `NormalsPrior.for_solver`."""
+        """Return the covariances, and this class as form of the prior, for a solver; see `NormalsPrior.for_solver`."""
         return self.array, type(self)
 
     @property
@@ -140,7 +140,7 @@ class DensePrior(PriorForm):
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """See `PriorForm`: by conjugate gradients, in O(n²) for each step."""
+        """See `PriorForm`. Each step of the conjugate gradients takes O(n²)."""
         newton_direction(self.k, curvature[:, None, None], slope, reduction, limit, image, pull, np.empty_like(pull))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
@@ -155,11 +155,11 @@ class DensePrior(PriorForm):
         return SignedBlocks(self, n_functions) if signed else DenseBlocks(self, n_functions)
 
     def combined(self, matrix: Array) -> Array:
-        """Return J S (cn, p) for S (q, p), where J (c, n, q) are the factors of all functions."""
+        """Return the product (cn, p) of the roots J (c, n, q) of all functions with `matrix` (q, p)."""
         return np.concatenate([root @ matrix for root in self.roots])
 
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q) for w (n,), for a single function."""
+        """Return Jᵀ diag(weights) J (q, q) for the root J of a single function, and weights (n,)."""
         (root,) = self.roots
         return np.asarray(root.T @ (weights[:, None] * root))
 
@@ -181,7 +181,7 @@ class DensePrior(PriorForm):
         return roots
 
     def rooted(self, roots: Array) -> "DensePrior":
-        """Return this prior with other factors J (1 or c, n, q) of K = J Jᵀ; K may be singular, and q is any number."""
+        """Return this prior with other roots J (1 or c, n, q), K = J Jᵀ. K may be singular, and q is any number."""
         other = DensePrior(self.k, self.mean)
         other.roots = roots
         return other
@@ -192,11 +192,11 @@ class DensePrior(PriorForm):
         return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(*z.shape[:-1], self.shape[1])
 
     def whitened(self, f: Array) -> Array:
-        """Return z = L⁻¹ (f − m) for f (c, n)."""
+        """Return the standard normals z = L⁻¹ (f − m) of latent values f (c, n)."""
         return self.whitened_residual(f - self.mean)
 
     def whitened_residual(self, residual: Array) -> Array:
-        """Return L⁻¹ r for r (c, n)."""
+        """Return L⁻¹ times `residual` (c, n), with Cholesky factors L of the prior covariances."""
         if len(self.roots) == 1:
             solved = solve_triangular(self.roots[0], residual.T, lower=True, check_finite=False)
             return np.ascontiguousarray(solved.T)
@@ -208,7 +208,7 @@ class DensePrior(PriorForm):
         )
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative Lᵀ s (..., c, q) in z of a function whose derivative in f is s (..., c, n)."""
+        """Return Lᵀ s (..., c, q): the derivative in z of a function with the derivative s (..., c, n) in f."""
         columns = slope.reshape(-1, *slope.shape[-2:]).transpose(1, 2, 0)
         found = np.matmul(self.roots.swapaxes(1, 2), columns).transpose(2, 0, 1)
         return np.asarray(found.reshape(*slope.shape[:-1], found.shape[-1]))
@@ -229,7 +229,7 @@ class DensePrior(PriorForm):
         """
         residual = f - self.mean
         means, variances = np.empty(new_mean.shape), np.empty(new_mean.shape)
-        # Leading axes have length 1 or c: functions with equal covariances may share a matrix, or each have a copy.
+        # Leading axes have length 1 or c: functions with equal covariances share a matrix, or each has a copy.
         distinct = max(len(self.k), len(k_cross))
         for i in range(distinct):
             own = slice(None) if distinct == 1 else slice(i, i + 1)
@@ -241,15 +241,15 @@ class DensePrior(PriorForm):
 
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # Contents of the matrix: Cholesky factor of A, its inverse, or A⁻¹.
-_CERTAIN = 1e-3  # The variance (1 − `kept`) / π is accurate if 1 − `kept` is above this number.
-_FEW_ROWS = 4  # If more than 1 / _FEW_ROWS of the rows are below `_CERTAIN`, the whole of A⁻¹ is computed.
+_CERTAIN = 1e-3  # The variance (1 − `kept`) / precision is accurate if 1 − `kept` is above this number.
+_FEW_ROWS = 4  # If this number times the rows below `_CERTAIN` exceeds all rows, the whole A⁻¹ is computed.
 
 
 class DenseFunctionPosterior(FunctionPosterior):
     """Posterior of a single function, computed from A = I + π^½ K π^½.
 
-    One matrix contains the Cholesky factor of A in its lower triangle, then the inverse of the factor, and then A⁻¹.
-    Each is computed on demand: a sweep of EP rarely needs A⁻¹.
+    Here K is the prior covariance and π are site precisions. One matrix contains the Cholesky factor of A in its lower
+    triangle, then the inverse of the factor, and then A⁻¹. Each is computed on demand: a sweep of EP rarely needs A⁻¹.
     """
 
     def __init__(self, prior: SolverPrior, prior_mean: Array) -> None:
@@ -272,7 +272,7 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     @property
     def inverse(self) -> Array:
-        """A⁻¹ (n, n) in its lower triangle. It is available after `invert`."""
+        """Inverse A⁻¹ (n, n) in its lower triangle, available after `invert`."""
         if self._holds == _ROOT:
             square_triangular(self._matrix)
             self._holds = _INVERSE
@@ -289,7 +289,7 @@ class DenseFunctionPosterior(FunctionPosterior):
             self.variance[unsure] = self._variances_at(unsure)
 
     def _variances_at(self, rows: NDArray[np.intp]) -> Array:
-        """Return posterior variances of few rows (m,), from their columns of A⁻¹; see `function_variance`."""
+        """Return posterior variances (m,) of few rows, from their columns of A⁻¹; see `function_variance`."""
         columns = np.asfortranarray(self._matrix[:, rows])
         columns[np.arange(len(columns))[:, None] < rows] = 0.0
         of_inverse = dtrmm(1.0, self._matrix.T, columns)
@@ -300,7 +300,7 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     @property
     def kept(self) -> Array:
-        """See `FunctionPosterior`: the diagonal of A⁻¹, computed without cancellation."""
+        """See `FunctionPosterior`. The diagonal of A⁻¹ is computed without cancellation."""
         return self._kept
 
     def solve(self, right: Array) -> Array:
@@ -316,7 +316,7 @@ class DenseFunctionPosterior(FunctionPosterior):
         return smoothed
 
     def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
-        """See `FunctionPosterior`: the derivative, (1, n, n)."""
+        """See `FunctionPosterior`. The derivative has the shape (1, n, n)."""
         inverse = self.inverse
         gradient = np.zeros((1, *inverse.shape))
         add_function_gradient(self.precision, inverse, self.weights, gradient[0])

@@ -1,7 +1,7 @@
-"""The protocols of a form of prior and of its algebra, for fits, draws and predictions.
+"""Base classes of priors, and of their linear algebra with sites, for fits, draws and predictions.
 
-M is (I + ΠK)⁻¹ Π for the prior covariance K and the precision Π that was factorised last. The posterior covariance is K
-− K M K.
+Here K is the prior covariance, Π the last factorised site precision, and M = (I + ΠK)⁻¹ Π. The posterior covariance is
+K − K M K.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ _BY_ROW = 12
 
 
 class TakesForms(Protocol):
-    """The part of an approximation's protocol that priors use."""
+    """The methods of an approximation that priors call."""
 
     def takes(self, form: Any, /) -> bool:
         """Return whether the solver accepts priors of this form."""
@@ -31,12 +31,12 @@ class TakesForms(Protocol):
 
 
 class PriorForm(SolverPrior):
-    """A Gaussian prior in one form, for fits, draws and predictions."""
+    """Gaussian prior of latent values, for fits, draws and predictions. Subclasses store it in different arrays."""
 
     algebras: ClassVar[frozenset[Algebra]]
-    """Algebras that the form provides for solvers."""
+    """Kinds of linear algebra that the form offers to solvers."""
     by_normals: ClassVar[bool] = False
-    """Whether whitened values are the standard normals of the model, which define its latent functions."""
+    """Whether whitened values are standard normals of the model that define its latent functions."""
 
     @classmethod
     def checked(cls, array: Any, mean: Any) -> Self:
@@ -51,7 +51,7 @@ class PriorForm(SolverPrior):
 
     @property
     def flat_columns(self) -> Array:
-        """Columns (c, n, p) of J for flat coefficients."""
+        """Columns (c, n, p) of the coefficients of p variables with a flat prior."""
         return np.zeros((*self.shape, 0))
 
     @property
@@ -77,16 +77,16 @@ class PriorForm(SolverPrior):
     @classmethod
     @abstractmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Return the number of matrix entries in a solution. `known` is the part of the prior determined by data."""
+        """Return the number of matrix entries in a solution. `known` has the parts of the prior that data determine."""
 
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Return the number of values in a solution, without the part of the prior determined by data."""
+        """Return the number of values in a solution, without the parts of the prior that data determine."""
         return cls.entries(c, n, q, known) + _BY_ROW * c * n
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
-        """Return a sentence on the matrices of the algebra; empty for dense matrices."""
+        """Return a sentence for messages on the matrices of a fit; empty for dense matrices."""
         return ""
 
     # Prior covariances.
@@ -97,7 +97,7 @@ class PriorForm(SolverPrior):
 
     @abstractmethod
     def some(self, points: NDArray[np.int64]) -> "PriorForm":
-        """Return the prior at these points (s,)."""
+        """Return the prior of latent values at these points (s,)."""
 
     # Standard normals z, and functions of them.
 
@@ -112,7 +112,7 @@ class PriorForm(SolverPrior):
 
     @abstractmethod
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative Jᵀ s (..., c, q) in z of a function whose derivative in f is s (..., c, n)."""
+        """Return Jᵀ s (..., c, q): the derivative in z of a function with the derivative s (..., c, n) in f."""
 
     @abstractmethod
     def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
@@ -128,25 +128,25 @@ class PriorForm(SolverPrior):
             self.multiply(self.coordinates(own), out)
         return found
 
-    # New points: three arguments define m of them. `mean` has prior means m* (c, m). By covariances, `left` has the
-    # covariances (1 or c, m, n) with the data, and `variance` (1 or c, m) the prior variances. By coefficients, `left`
-    # has rows J* (cm, q) of f* = m* + J* z + e, and `variance` the variances of e.
+    # New points: three arguments define m new points. `mean` has prior means (c, m). For priors by covariances, `left`
+    # has covariances (1 or c, m, n) with the data, and `variance` (1 or c, m) prior variances. For priors by
+    # coefficients, `left` has rows J* (cm, q) of f* = m* + J* z + e, and `variance` the variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
-        """Return `left`, variance and mean of point i, as a new point of the prior at all other points."""
+        """Return `left`, variance and mean of point i, as a new point given all other points."""
         own, others = np.array([i]), np.delete(np.arange(self.shape[1]), i)
         return self.among(own, others), self.variances[:, own], self.mean[:, own]
 
     def image(self, left: Any, x: Array) -> Array:
-        """Return f − m (c, m) at new points, given the coordinates x of the values at the data."""
+        """Return latent values minus prior means (c, m) at new points, from coordinates x of values at the data."""
         return np.einsum("kmn,kn->km", np.broadcast_to(left, (len(x), *left.shape[1:])), x)
 
     def block(self, left: Any, variance: Array, mean: Array) -> Block:
-        """Return prior moments of new points, given their covariances or coefficients."""
+        """Return the prior moments of new points as a `Block`."""
         return Block(left.swapaxes(1, 2), variance, mean)
 
     def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
-        """Return draws (count, c, m) at new points, given draws f (count, c, n) and their z."""
+        """Return draws (count, c, m) at new points, given draws f (count, c, n) at the data, or their normals z."""
         found = np.empty((len(f), *mean.shape))
         for own, values in zip(found, f, strict=True):
             centre, rest = self.conditional(values, left, variance, mean)
@@ -175,11 +175,11 @@ class PriorForm(SolverPrior):
 
     @property
     def own(self) -> Array:
-        """Prior variances (1 or c, n) of the variables in `reach`: by default of all latent values."""
+        """Prior variances (1 or c, n) of the variables of `reach`. By default these are all latent values."""
         return self.variances
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return prior covariances (1 or c, s, n) of points (s,) with the variables of `own`, and variances of points.
+        """Return prior covariances (1 or c, s, n) of points (s,) with the variables of `own`, and points' variances.
 
         By default the variables are the latent values. The entry of a point with itself is NaN.
         """
@@ -190,12 +190,12 @@ class PriorForm(SolverPrior):
 
 @dataclass(frozen=True, eq=False)
 class BoundForm:
-    """Constructor of priors of one form, bound to the parts that depend on data alone.
+    """Constructor of priors of one form, with the parts of a prior that depend on data alone.
 
     Parameters
     ----------
     kind : type of PriorForm
-        Form of prior, which is called with an array, a mean and `known`.
+        Class of the prior. It is called with an array, a mean and `known`.
     known : object
         Parts that depend on data alone.
     """
@@ -224,7 +224,7 @@ class BoundForm:
         return int(count), int(columns)
 
     def __call__(self, array: Array, mean: Array) -> PriorForm:
-        """Return the prior of an array and a mean."""
+        """Return a prior with this array and this mean."""
         made: PriorForm = self.kind(array, mean, self.known)
         return made
 
@@ -244,13 +244,13 @@ class BoundForm:
 
 
 class PosteriorByAlgebra(FunctionPosterior):
-    """Posterior of a single function, by the algebra of its form of prior.
+    """Posterior of a single function, computed by the linear algebra of its form of prior.
 
     Parameters
     ----------
     prior : PriorForm
     algebra : SiteAlgebra
-        Algebra of the prior, for precisions (1, n).
+        Linear algebra of the prior, for site precisions (1, n).
     prior_mean : array (n,)
     signed : bool
         Whether precisions may be negative.
@@ -293,9 +293,9 @@ class PosteriorByAlgebra(FunctionPosterior):
 
 
 class PosteriorAlgebra(SiteAlgebra):
-    """Algebra of a form of prior and a form of sites, for solvers and for posteriors.
+    """Linear algebra of a form of prior and a form of sites, for solvers and for posteriors.
 
-    A form of prior must implement the methods of `SiteAlgebra`. All other methods have defaults that call these. A form
+    A subclass must implement the methods of `SiteAlgebra`. All other methods have defaults that call these. A subclass
     overrides a default that it can compute faster, or more accurately.
 
     Attributes
@@ -306,7 +306,7 @@ class PosteriorAlgebra(SiteAlgebra):
     """
 
     signed: "type[PosteriorAlgebra] | None" = None
-    """Algebra for precisions of any sign; None if it is this class."""
+    """Class for site precisions of any sign; None if it is this class."""
 
     prior: PriorForm
     sites: Sites
@@ -330,7 +330,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return log_det - sites.log_total
 
     def located(self, force: Array) -> tuple[Array, Array]:
-        """Return coordinates x (c, n) or (1, q) and weights b (c, n) of the posterior mean, given ν − Πm."""
+        """Return coordinates (c, n) or (1, q) and weights (c, n) of the posterior mean, from `force` ν − Πm."""
         b = np.empty_like(force)
         self.weights(force, b)
         return b, b
@@ -340,7 +340,7 @@ class PosteriorAlgebra(SiteAlgebra):
         cov[:] = self.marginal_covariances()
 
     def pulled(self, f: Array) -> Array:
-        """Return M f (count, c, n) for f (count, c, n)."""
+        """Return the products (count, c, n) of M = (I + ΠK)⁻¹ Π with f (count, c, n)."""
         force = self.sites.product(f)
         found = np.empty_like(force)
         for own, out in zip(force, found, strict=True):
@@ -348,7 +348,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return found
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Return Prior − leftᵀ M left, (c, p, c, p); see `Posterior.joint_covariance`."""
+        """Return `prior` − leftᵀ M left (c, p, c, p), see `Posterior.joint_covariance`."""
         (c, n), p = self.prior.shape, left.shape[-1]
         columns = np.zeros((c, p, c, n))
         columns[range(c), :, range(c)] = np.broadcast_to(left, (c, n, p)).swapaxes(1, 2)
@@ -384,13 +384,13 @@ class PosteriorAlgebra(SiteAlgebra):
         return self.joint_covariance(self.prior.among(every, points), self.prior.among(points, points))
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
-        """Return R (c, s, p), where R Rᵀ is the covariance of f at these points (s,)."""
+        """Return a root R (c, s, p) of the covariance R Rᵀ of f at these points (s,)."""
         joint = self.covariance_among(points)
         c, s = joint.shape[:2]
         return covariance_root(joint.reshape(c * s, c * s)).reshape(c, s, c * s)
 
     def whitened_variance(self, prior: PriorForm) -> Array:
-        """Return the variance (c, q) of z in f = m + J z, for the roots J of a prior with the same covariance."""
+        """Return posterior variances (c, q) of z in f = m + J z, for roots J of a prior with the same covariance."""
         return np.maximum(self.marginal_variance(prior.roots, np.eye(prior.roots.shape[-1])), 0.0)
 
     def whitened_covariance(self, prior: PriorForm) -> Array:
@@ -398,11 +398,11 @@ class PosteriorAlgebra(SiteAlgebra):
         return self.joint_covariance(prior.roots, np.eye(prior.roots.shape[-1]))
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """Return draws (draws, c, q) of z minus its mean. They are exact, by perturbation.
+        """Return exact posterior draws (draws, c, q) of the standard normals z minus their mean.
 
-        Let f₀ = J z be a draw from the centred prior, and ε a normal vector whose covariance is the precision of the
-        sites. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. If site precisions may be negative, ε may
-        not exist. Then draws use a root of the posterior covariance.
+        Let z be a draw of standard normals, f₀ = J z, and ε a normal vector with the covariance Π, the site precision.
+        Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. If site precisions may be negative, ε may not exist.
+        Then draws use a root of the posterior covariance.
         """
         if self.sites.signed:
             covariance = self.whitened_covariance(prior)
@@ -419,7 +419,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return z
 
     def site_covariances(self) -> Array:
-        """Return posterior covariances (n, c, c) of the parts of latent values on which sites act."""
+        """Return posterior covariances (n, c, c) of the numbers on which sites act: by default the latent values."""
         return self.marginal_covariances()
 
     def kept(self) -> Array | None:
@@ -440,7 +440,7 @@ class PosteriorAlgebra(SiteAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """See `Posterior.cavities`."""
         if self.sites.signed:
-            # (I − ΣΠ)⁻¹ Σ needs no root of Π, which a signed Π does not have.
+            # (I − ΣΠ)⁻¹ Σ needs no root of Π: a signed Π has none.
             wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
             wide = 0.5 * (wide + wide.swapaxes(1, 2))
         else:
@@ -450,14 +450,14 @@ class PosteriorAlgebra(SiteAlgebra):
         return mean.T - np.einsum("iab,bi->ia", wide, weights), wide
 
     def taken(self) -> float:
-        """Return tr ΠΣ with the posterior covariance Σ."""
+        """Return the trace of ΠΣ, for the site precision Π and the posterior covariance Σ."""
         if self.sites.signed:
             return float((self.sites.blocks * self.marginal_covariances()).sum())
         _, kept = self.site_blocks()
         return float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
 
     def smoothing(self) -> tuple[Array, Array | None]:
-        """Return B (1 or c, n, n) and stacked T (c, n, n) with M = blockdiag(B) − T Tᵀ; None for T = 0.
+        """Return matrices B (1 or c, n, n) and T (c, n, n) with M = blockdiag(B) − T Tᵀ. T is None if it is 0.
 
         Raises
         ------
@@ -468,13 +468,13 @@ class PosteriorAlgebra(SiteAlgebra):
 
 
 def covariance_root(k: Array) -> Array:
-    """Return R (..., n, n) with R Rᵀ = K, for covariances K (..., n, n) that may be singular."""
+    """Return roots R (..., n, n) of covariances R Rᵀ (..., n, n) that may be singular."""
     values, vectors = np.linalg.eigh(k)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
 
 
 def scaled_symmetric(lower: Array, root: Array) -> Array:
-    """Return D S D with D = diag(root), for a symmetric S whose lower triangle is in `lower` (n, n)."""
+    """Return D S D with D = diag(root). `lower` (n, n) has the lower triangle of the symmetric matrix S."""
     triangle = np.tril(lower)
     full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
     return full

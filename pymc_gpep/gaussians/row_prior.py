@@ -9,8 +9,8 @@ Matrices have the size of z. With site precisions Π, Λ = I + JᵀΠJ = L Lᵀ 
 With site locations ν, the posterior mean is m + J z̄, z̄ = Λ⁻¹ Jᵀ(ν − Πm). The quadratic form of the prior is |z̄|².
 Weights b = ν − Π(m + J z̄) are computed from z̄: if the prior is wide, the sum J Jᵀ b has cancellation.
 
-Some entries of z may have a flat prior, the density 1. Let E be diagonal: 0 at these entries, else 1. Then Λ is E +
-JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
+Some entries of z may have a flat prior, the density 1. Let E be a diagonal matrix with 0 at these entries, else 1. Then
+Λ is E + JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
 
 For c functions J is (cn, q), sorted by function and then by row. Π has a block for each point. Functions may depend on
 the same entries of z. The time for n rows is O(c² n q²) in matrix products, or O(c² n k²) if rows have k entries. For a
@@ -44,23 +44,23 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 type Indices = NDArray[np.int64]
 
-# Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods over even wider
-# cavities would be inaccurate.
+# With flat coefficients, the ratio of posterior to cavity variance is at least this number. Averages of likelihoods
+# over even wider cavities would be inaccurate.
 _WIDE_CAVITY = 1e-8
-# Smallest pivot of Λ relative to its diagonal. A smaller pivot means that the data do not determine a flat coefficient.
+# The data do not determine a flat coefficient if its pivot of Λ, relative to the diagonal of Λ, is smaller.
 OPEN = 1e-13
 
 
 def precision_factor(rows: Coefficients, precisions: SitePrecisions, flat: Indices | None = None) -> Array | None:
-    """Return the Cholesky factor L (q, q) of Λ = E + JᵀΠJ; None if Λ is not positive definite.
+    """Return the Cholesky factor (q, q) of Λ = E + JᵀΠJ, with rows J and site precisions Π; None if it has none.
 
-    E is diagonal: 0 at the entries `flat`, else 1.
+    E is diagonal, with 0 at the entries `flat`, and else 1.
     """
     return factor_beside_prior(rows.coupled_gram(precisions), flat)
 
 
 def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | None:
-    """Return the Cholesky factor L (q, q) of E + `total`, which is overwritten; None if not positive definite."""
+    """Add 1 to the diagonal of `total` (q, q) except at `flat`. Return its Cholesky factor; None if it has none."""
     own = np.ones(len(total))
     if flat is not None:
         own[flat] = 0.0
@@ -78,9 +78,7 @@ def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | No
 
 
 class RowAlgebra(PosteriorAlgebra):
-    """Algebra that uses Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
-
-    The posterior of z is N(z̄, Λ⁻¹) for any Π.
+    """Linear algebra with the posterior precision Λ = E + JᵀΠJ of the standard normals z (see the module).
 
     Parameters
     ----------
@@ -120,7 +118,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`. The residual Jᵀ(r − Π J z̄) − z̄ corrects z̄ once."""
+        """See `SiteAlgebra`. The mean of z is corrected once by its residual."""
         self._centre, out[:] = self._located(force)
 
     def located(self, force: Array) -> tuple[Array, Array]:
@@ -132,17 +130,17 @@ class RowAlgebra(PosteriorAlgebra):
         return Moved(weights, step[None])
 
     def _located(self, force: Array) -> tuple[Array, Array]:
-        """Return the mean z̄ (q,) and the weights b (c, n), for `force` ν − Πm (c, n)."""
+        """Return the posterior mean of z (q,) and the weights (c, n), for `force` ν − Πm (c, n)."""
         centre = self._solved(self.prior.pull(force)[0])
         centre += self._solved(self.prior.residual(self._left(force, centre), centre[None])[0])
         return centre, self._left(force, centre)
 
     def _left(self, force: Array, centre: Array) -> Array:
-        """Return r − Π J z (c, n) for r (c, n)."""
+        """Return `force` minus Π J z (c, n), for z in `centre` (q,)."""
         return force - self.sites.product(self._rows.products(centre).reshape(force.shape))
 
     def _solved(self, right: Array) -> Array:
-        """Return the solution x (q,) of Λ x = r."""
+        """Solve Λ x = `right` for x (q,)."""
         return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def solve(self, right: Array, step: Array) -> None:
@@ -156,7 +154,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.covariances(self._root)
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`. The derivative in J is 2 G J, for the derivative G in K. If J = A B, it is Aᵀ(2 G J)."""
+        """See `SiteAlgebra`. With the derivative G in K, it is 2 G J in J. If J = A B, it is Aᵀ(2 G J) in B."""
         rows, pulled = self._rows, self.prior.coordinates(b)[0] if x is None else x[0]
         inverse = cho_solve((self._factor, True), np.eye(len(self._factor)), check_finite=False)
         gradient = rows.outer((b if moved is None else b + moved.weights).ravel(), pulled)
@@ -166,19 +164,19 @@ class RowAlgebra(PosteriorAlgebra):
         return gradient.reshape(self.prior.array.shape)
 
     def pulled(self, f: Array) -> Array:
-        """See `PosteriorAlgebra`: Π f − Π J Λ⁻¹ JᵀΠ f."""
+        """See `PosteriorAlgebra`. The product is Π f − Π J Λ⁻¹ JᵀΠ f."""
         force = self.sites.product(f)
         return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        """See `PosteriorAlgebra`: the covariance of T z + e, with covariances `variance` (m, c, c) of e."""
+        """See `PosteriorAlgebra`. New points are T z + e, with rows T in `left` and covariances `variance` of e."""
         return np.asarray(left.covariances(self._root) + variance)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
         half = self.root_among(points)
         c, s, q = half.shape
         flat = half.reshape(c * s, q)
-        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # NumPy's `syrk` computes one triangle.
+        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # NumPy computes one triangle of such a product.
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
         return np.asarray(self.prior.at(points) @ self._root.T)
@@ -190,7 +188,7 @@ class RowAlgebra(PosteriorAlgebra):
         return np.asarray(self._root.T @ self._root)[None, :, None]
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """See `PosteriorAlgebra`: L⁻ᵀ times standard normals."""
+        """See `PosteriorAlgebra`. Draws are L⁻ᵀ times standard normals, with Λ = L Lᵀ."""
         return np.asarray(rng.standard_normal((draws, len(self._factor))) @ self._root)[:, None]
 
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
@@ -206,7 +204,7 @@ class RowAlgebra(PosteriorAlgebra):
 
 
 class CoupledRows(RowAlgebra):
-    """Algebra that uses Λ with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
+    """Linear algebra for site precisions diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
 
     kind: ClassVar[type[Sites]] = CoupledSites
 
@@ -218,21 +216,21 @@ class CoupledRows(RowAlgebra):
 
 
 class BlockRows(RowAlgebra):
-    """Algebra that uses Λ with any symmetric Π_i (n, c, c) for which the posterior is proper."""
+    """Linear algebra for any symmetric site precisions (n, c, c) with a proper posterior."""
 
     kind: ClassVar[type[Sites]] = SignedSites
 
 
 class IndependentRows(RowAlgebra):
-    """Algebra that uses Λ with Π_i = diag(π_i). π (c, n) may be negative as long as the posterior is proper."""
+    """Linear algebra for separate sites of each function. Precisions (c, n) may be negative."""
 
     kind: ClassVar[type[Sites]] = IndependentSites
 
 
 class PriorByRows(PriorForm):
-    """Prior f = m + J z with rows of coefficients J, where z has far fewer entries than the number of rows.
+    """Prior f = m + J z with rows of coefficients J of far fewer standard normals z than rows.
 
-    z has one leading axis, (1, q), and no axis of functions.
+    All functions share the normals. Arrays of z have the shape (1, q), without an axis of functions.
     """
 
     square = False
@@ -265,7 +263,7 @@ class PriorByRows(PriorForm):
     @classmethod
     @abstractmethod
     def _shapes(cls, structure: Any) -> tuple[tuple[int, ...] | None, tuple[int | None, ...] | None, str]:
-        """Return the shapes of mean and coefficients, with None for any length, and the name of the coefficients.
+        """Return the shapes of mean and coefficients, with None for any length, and a name of the coefficients.
 
         By default the mean has any shape (c, n), and coefficients have the shape (c, n, q).
         """
@@ -278,7 +276,7 @@ class PriorByRows(PriorForm):
 
     @property
     def least_kept(self) -> float:
-        """See `PriorForm`. If a row by itself determines a flat coefficient, its cavity is wide instead of improper."""
+        """See `PriorForm`. If a single row determines a flat coefficient, its cavity is wide, and not improper."""
         return _WIDE_CAVITY if self.flat.size else super().least_kept
 
     def check_proper(self) -> None:
@@ -300,15 +298,15 @@ class PriorByRows(PriorForm):
 
     @abstractmethod
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return the coefficients J (c, s, q) at these points (s,)."""
+        """Return the coefficients (c, s, q) of these points (s,)."""
 
     @abstractmethod
     def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        """Return the coefficients J at these points (s,), as rows (cs, q)."""
+        """Return the coefficients of these points (s,), as rows (cs, q)."""
 
     @abstractmethod
     def known_variances(self, rows: Coefficients) -> Array:
-        """Return the prior variances (m,) of T z, for rows T (m, q)."""
+        """Return prior variances (m,) of linear functions of z with coefficients `rows` (m, q)."""
 
     @property
     def size(self) -> int:
@@ -316,18 +314,18 @@ class PriorByRows(PriorForm):
 
     @property
     def own(self) -> Array:
-        """Ones (c, 1): `reach` returns covariances with a single normal of variance 1, on which all rows depend."""
+        """Ones (c, 1), the variance of one normal. `reach` treats each latent value as a multiple of it."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
         return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
 
     def combined(self, matrix: Array) -> Array:
-        """Return J S (cn, p) for S (q, p)."""
+        """Return the product (cn, p) of the coefficients J with `matrix` (q, p)."""
         return self.rows.combined(matrix)
 
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q) for w (n,), for a single function."""
+        """Return Jᵀ diag(weights) J (q, q) for the coefficients J of a single function, and weights (n,)."""
         lower = np.tril(self.rows.gram(weights))
         return np.asarray(lower + np.tril(lower, -1).T)
 
@@ -340,36 +338,36 @@ class PriorByRows(PriorForm):
         return gradient
 
     def pull(self, force: Array) -> Array:
-        """See `PriorForm`: Jᵀ r (1, q)."""
+        """See `PriorForm`. The result is Jᵀ times `force`, (1, q)."""
         return self.rows.sums(force.ravel())[None]
 
     def coordinates(self, b: Array) -> Array:
-        """See `PriorForm`: z (1, q), which is 0 for flat coefficients, since weights do not determine these."""
+        """See `PriorForm`. The coordinates are z (1, q). Weights do not determine flat coefficients: these are 0."""
         return self._informed(self.pull(b))
 
     def _informed(self, x: Array) -> Array:
-        """Return E x: a copy of x with the entries of flat coefficients set to 0."""
+        """Return a copy of x with the entries of flat coefficients set to 0."""
         found = x.copy()
         found[:, self.flat] = 0.0
         return found
 
     def residual(self, gradient: Array, x: Array) -> Array:
-        """See `PriorForm`: Jᵀ∇ − E z."""
+        """See `PriorForm`. The residual is Jᵀ∇ − z, without z at flat coefficients."""
         return self.pull(gradient) - self._informed(x)
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
         return float(np.vdot(self._informed(x), step))
 
     def rounding(self, x: Array) -> float:
-        """See `PriorForm`: |J_i z| is at most |J_i| |z|."""
+        """See `PriorForm`. |f_i − m_i| = |J_i z| is at most |J_i| |z|."""
         return STEP_ROUNDING * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative Jᵀ s (1, q) in z of a function whose derivative in f is s (c, n)."""
+        """Return Jᵀ s (1, q): the derivative in z of a function with the derivative s (c, n) in f."""
         return self.pull(slope)
 
     def multiply(self, x: Array, out: Array) -> None:
-        """See `PriorForm`: J z for z (1, q)."""
+        """See `PriorForm`. The product is J z for z (1, q)."""
         out[:] = self.rows.products(x[0]).reshape(out.shape)
 
     def latent(self, z: Array) -> Array:
@@ -400,12 +398,12 @@ class PriorByRows(PriorForm):
 
 @dataclass(frozen=True, repr=False)
 class RowStructure:
-    """Parts of a prior with rows J that depend on data alone.
+    """Parts of a prior by rows that depend on data, but not on hyperparameters.
 
     Attributes
     ----------
     rows : Coefficients, optional
-        A if J = A B; the default is the identity.
+        Factor A of the coefficients J = A B; the default is the identity.
     flat : tuple of int
         Positions of flat coefficients.
     """
@@ -415,7 +413,7 @@ class RowStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Algebras that are not available with flat coefficients."""
+        """Kinds of linear algebra that are not available because some coefficients have a flat prior."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     def __repr__(self) -> str:
@@ -423,14 +421,14 @@ class RowStructure:
 
 
 class RowPrior(PriorByRows):
-    """f = m + J z for standard normals z, with far fewer normals than rows.
+    """Prior f = m + J z with standard normals z, far fewer than rows.
 
-    Functions may depend on the same normals, so z has one leading axis, (1, q), and no axis of functions.
+    Functions may depend on the same normals. So arrays of z have the shape (1, q), without an axis of functions.
 
     Parameters
     ----------
     array : array (c, n, q) or (1, r, q)
-        J, or B if J = A B.
+        Coefficients J, or the factor B if J = A B.
     mean : array (c, n)
     structure : RowStructure, optional
     """
@@ -468,7 +466,7 @@ class RowPrior(PriorByRows):
         return self.rows.variances(np.eye(self.n_normals)).reshape(self.rows.functions, -1)
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`: True, since J Jᵀ is always a covariance."""
+        """See `PriorForm`. The result is True: J Jᵀ is always a covariance."""
         return True
 
     @cached_property
@@ -515,7 +513,7 @@ class RowPrior(PriorByRows):
 
     @property
     def _apart(self) -> RowStructure | None:
-        """Structure of the prior with J itself as its array, without A."""
+        """Structure of the same prior with J as its array, in place of the factors A and B."""
         return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
 
     def variance_gradient(self, of_variance: Array) -> Array:

@@ -1,7 +1,6 @@
-"""Sites: Gaussian factors exp(νᵀf − ½ fᵀΠf) that replace a likelihood, by the form of their precision.
+"""Sites: Gaussian factors exp(νᵀf − ½ fᵀΠf) that replace a likelihood, in classes by the form of their precision Π.
 
-Π is block-diagonal, with a matrix Π_i over the latent functions of each point. Precision and location determine a site
-up to a constant factor.
+Π has a block Π_i over the latent functions of each point. Π and the location ν determine a site up to a constant.
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +16,14 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
 FLOOR = 1e-200
-"""Site precision below which a site counts as absent."""
+"""A site with a smaller precision counts as absent."""
 
 
 class SiteForm(StrEnum):
     """Forms of the precision of sites at a point."""
 
     COUPLED = "coupled"
-    """Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: a number added to all latent functions has no effect."""
+    """Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Sites do not change if a number is added to all latent functions."""
     BLOCK = "block"
     """Any positive semi-definite matrix whose rows sum to zero."""
     SIGNED = "signed"
@@ -32,7 +31,7 @@ class SiteForm(StrEnum):
     INDEPENDENT = "independent"
     """Π_i = diag(π_i): each latent function has a separate site."""
     FACTORIAL = "factorial"
-    """Sites that couple points, so that the posterior latent values of different points are independent."""
+    """Sites that couple points. In the posterior, latent values of different points are independent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Sites(ABC):
     Attributes
     ----------
     precision : array (c, n) or (n, c, c)
-        Array that determines Π, with the shape of the form.
+        Array that determines the precision Π. Its shape depends on the form of the sites.
     location : array (c, n)
         Location ν.
     """
@@ -52,34 +51,34 @@ class Sites(ABC):
 
     form: ClassVar[SiteForm]
     pointwise: ClassVar[bool] = True
-    """Whether each point has a separate Π_i. If so, sites of some points can be replaced."""
+    """Whether each point has a separate precision Π_i. Then sites of some points can be replaced."""
 
     @classmethod
     def of(cls, precision: Array, location: Array, prior: Any) -> Self:
-        """Return sites with these arrays. `prior` is only for forms that depend on it."""
+        """Return sites with these arrays. Only the form `FACTORIAL` uses `prior`."""
         return cls(precision, location)
 
     @classmethod
     def through(cls, precision: Array, mean: Array, weights: Array, prior: Any) -> Self:
-        """Return the sites whose derivative of the log is b = ν − Πμ at the posterior mean μ.
+        """Return sites with the log derivative b = ν − Πμ at the posterior mean μ.
 
         Parameters
         ----------
         precision : array
         mean, weights : array (c, n)
-            Posterior mean μ, and b.
+            Posterior mean μ, and log derivative b.
         prior : PriorForm
         """
         return cls.of(precision, weights + cls.of(precision, weights, prior).product(mean), prior)
 
     @property
     def signed(self) -> bool:
-        """Whether a precision may be negative, so that Π has no roots."""
+        """Whether precisions may have negative eigenvalues, so they have no roots."""
         return False
 
     @property
     def log_total(self) -> float:
-        """Σ_i log 1ᵀπ_i if the algebra of this form adds it to log|I + KΠ|; else 0."""
+        """Sum Σ_i log 1ᵀπ_i for coupled sites, whose log determinants include it; else 0."""
         return 0.0
 
     @cached_property
@@ -99,7 +98,7 @@ class Sites(ABC):
         raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
 
     def block(self, k: int, other: int) -> Array | None:
-        """Return the entries (n,) of Π_i for two functions; None if they are 0."""
+        """Return the entries (n,) of site precisions for two functions; None if they are 0."""
         return np.ascontiguousarray(self.blocks[:, k, other])
 
     def noise(self, rng: np.random.Generator, draws: int) -> Array:
@@ -126,7 +125,7 @@ class Sites(ABC):
 
     @abstractmethod
     def quadratic(self, x: Array) -> Array:
-        """Return xᵀΠx (...) for x (..., c, n). It is a sum of squares, except with precisions of different signs."""
+        """Return xᵀΠx (...) for x (..., c, n). It is computed as a sum of squares, except for signed precisions."""
 
     def slope(self, f: Array) -> Array:
         """Return the derivative ν − Πf (..., c, n) of the log of the sites."""
@@ -143,7 +142,7 @@ class Sites(ABC):
 
 
 class CoupledSites(Sites):
-    """Sites with π in `precision` (c, n). At each point at least one π is positive, and ν sums to zero."""
+    """Sites with precisions diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, and π in `precision` (c, n). Locations of a point sum to 0."""
 
     form = SiteForm.COUPLED
 
@@ -154,7 +153,7 @@ class CoupledSites(Sites):
 
     @cached_property
     def roots(self) -> Array:
-        """Roots R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ) with u ∝ D^½1."""
+        """Roots D^½ (I − uuᵀ) of site precisions (n, c, c), with D = diag(π_i) and the unit vector u ∝ D^½1."""
         root = np.sqrt(self.precision).T
         unit = root / np.linalg.norm(root, axis=1, keepdims=True)
         return np.asarray(root[:, :, None] * (np.eye(len(self.precision)) - unit[:, :, None] * unit[:, None, :]))
@@ -177,7 +176,7 @@ class CoupledSites(Sites):
         return np.asarray(self.precision * (f - level))
 
     def block(self, k: int, other: int) -> Array:
-        """See `Sites`. It is computed without subtraction."""
+        """See `Sites`. The entries are computed without subtraction."""
         pi = self.precision
         if k == other:
             others = np.add(pi[:k].sum(axis=0), pi[k + 1 :].sum(axis=0))
@@ -190,7 +189,7 @@ class CoupledSites(Sites):
 
 
 class SignedSites(Sites):
-    """Sites with any symmetric Π_i in `precision` (n, c, c)."""
+    """Sites with any symmetric precision matrix of each point, in `precision` (n, c, c)."""
 
     form = SiteForm.SIGNED
 
@@ -210,7 +209,7 @@ class SignedSites(Sites):
 
 
 class BlockSites(SignedSites):
-    """Sites with positive semi-definite Π_i, whose rows sum to zero, in `precision` (n, c, c)."""
+    """Sites with positive semi-definite precisions (n, c, c). Rows of these matrices sum to zero."""
 
     form = SiteForm.BLOCK
 
@@ -231,7 +230,7 @@ class BlockSites(SignedSites):
 
 
 class IndependentSites(Sites):
-    """Sites with π in `precision` (c, n). π may be negative if a likelihood is not log-concave."""
+    """Separate sites of each latent function. Unless the likelihood is log-concave, `precision` (c, n) may be < 0."""
 
     form = SiteForm.INDEPENDENT
 

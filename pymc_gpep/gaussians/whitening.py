@@ -1,15 +1,14 @@
 """Latent values as functions of independent standard normals, at given hyperparameters.
 
-With f = f(z; θ), the joint density of hyperparameters and latent values is
+Let latent values f = f(z; θ) be a function of standard normals z and hyperparameters θ. Their joint density is
 
     p(θ) Z̃(θ) N(z; 0, I) p(y | f, θ) / sites(f),
 
 where Z̃ is the integral of prior times sites. If the sites approximate the likelihood well, z is close to standard
 normal for any θ. Without sites this is the usual whitening by the prior. Densities are exact in any case.
 
-`posterior_of_normals` computes variances without subtraction. So variances far below prior variances have the digits
-that I − JᵀMJ would lose. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs
-sampling of a probit.
+`posterior_of_normals` computes variances without subtraction. So variances far below prior variances are accurate.
+`GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a probit.
 """
 
 from abc import ABC, abstractmethod
@@ -38,9 +37,9 @@ from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whiten
 
 
 class NormalsPrior(Prior):
-    """z ~ N(0, I), with c latent functions f_k = m_k + J_k z.
+    """Prior of standard normals z that determine c latent functions f_k = m_k + J_k z.
 
-    Samplers update z (1, q) in place of latent values, whose covariance may therefore be singular.
+    Samplers update z (1, q) in place of latent values. So the covariance of latent values may be singular.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ class NormalsPrior(Prior):
     rows : Coefficients
         Coefficients J, (cn, q).
     roots : sequence of array, optional
-        Cholesky factors of Gaussian processes that are functions of z, for callers that compute their values.
+        Cholesky factors of Gaussian processes that are functions of z, for the computation of their values.
     supported : bool
         Whether the hyperparameters are in the support of the model's prior.
     """
@@ -88,7 +87,7 @@ class NormalsPrior(Prior):
         return self.rows.sums(np.ravel(slope))[None]
 
     def precision(self, sites: Sites) -> Array:
-        """Return I + JᵀΠJ (q, q), in the lower triangle."""
+        """Return the posterior precision I + JᵀΠJ (q, q) of z for site precisions Π, in the lower triangle."""
         if sites.form is SiteForm.INDEPENDENT:
             total = self.rows.gram(sites.precision.ravel())
         else:
@@ -98,7 +97,7 @@ class NormalsPrior(Prior):
         return total
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array and the form of the prior for a solver: rows if they are accepted and smaller.
+        """Return array and form of the prior for a solver: rows if they are accepted and smaller, else covariances.
 
         Parameters
         ----------
@@ -110,10 +109,10 @@ class NormalsPrior(Prior):
             return self.full, RowPrior
         return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
 
-    # Sampled values are the standard normals themselves.
+    # Sampled values are the standard normals.
 
     def latent(self, z: Array) -> Array:
-        """Return z itself, since the sampled values are standard normals."""
+        """Return z itself: the sampled values are the standard normals."""
         return z
 
     def whitened(self, x: Array) -> Array:
@@ -135,15 +134,15 @@ _NO_POSTERIOR = "The posterior covariance under the sites is not positive defini
 
 
 class Whitening(ABC):
-    """The map between standard normals z and latent values f, at one point of the hyperparameters.
+    """Map between standard normals z and latent values f, at fixed hyperparameters.
 
-    If latent functions depend on few standard normals x (1, q), these take the place of f.
+    If latent functions depend on few standard normals x (1, q), x replaces f.
 
     Attributes
     ----------
     prior : DensePrior or NormalsPrior
     log_evidence : float
-        Log of Z̃; 0 without sites.
+        Log of the integral of prior times sites; 0 without sites.
     centre : array (c, n)
         Latent values f for z = 0.
     """
@@ -159,15 +158,15 @@ class Whitening(ABC):
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
-        """Return f (c, n) for z."""
+        """Return the latent values f (c, n) of z."""
 
     @abstractmethod
     def slope(self, slope: Array) -> Array:
-        """Return the derivative in z of a function whose derivative in f is `slope` (c, n)."""
+        """Return the derivative in z of a function with the derivative `slope` (c, n) in f."""
 
     @abstractmethod
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        """Return z for f. Entries of z that f does not determine are drawn given f."""
+        """Return a z that maps to f. Entries of z that f does not determine are drawn given f."""
 
     @abstractmethod
     def log_sites(self, f: Array) -> tuple[float, Array]:
@@ -200,7 +199,7 @@ class PriorWhitening(Whitening):
 
 
 class SiteWhitening(Whitening):
-    """A map under which f has the posterior distribution of prior times sites.
+    """Map from standard normals to the posterior distribution of prior times sites.
 
     Parameters
     ----------
@@ -230,14 +229,14 @@ class SiteWhitening(Whitening):
 
 
 class CoupledWhitening(SiteWhitening):
-    """The map of `pymc_gpep.kernels.gaussians.whitening`, for sites that couple the classes.
+    """Map of `pymc_gpep.kernels.gaussians.whitening`, for sites that couple the classes.
 
     Parameters
     ----------
     prior, sites, mean, log_normaliser
         See `SiteWhitening`.
     inverses, p : array (c, n, n), (n, n)
-        A_k⁻¹ and the Cholesky factor of P in `pymc_gpep.kernels.gaussians.coupled`, in lower triangles.
+        Matrices A_k⁻¹ and the Cholesky factor of P of `pymc_gpep.kernels.gaussians.coupled`, in lower triangles.
     """
 
     prior: DensePrior
@@ -270,9 +269,10 @@ class CoupledWhitening(SiteWhitening):
 
 
 class IndependentWhitening(SiteWhitening):
-    """The map by Matheron's rule, for separate sites of each latent function.
+    """Map by Matheron's rule, for separate sites of each latent function.
 
-    Let z = (w, e) (2c, n): w defines a draw of the prior, e is site noise. With D_k = diag(π_k) and the mean f̂,
+    z is (w, e), (2c, n): w defines a draw of the prior, e is site noise. With site precisions D_k = diag(π_k), the
+    posterior mean f̂, the prior covariance K_k and its Cholesky factor L_k,
 
         f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
 
@@ -284,7 +284,7 @@ class IndependentWhitening(SiteWhitening):
     prior, sites, mean, log_normaliser
         See `SiteWhitening`.
     inverses : array (1 or c, n, n)
-        A_k⁻¹, as full matrices.
+        Inverses A_k⁻¹, as full matrices.
     """
 
     prior: DensePrior
@@ -316,7 +316,7 @@ class IndependentWhitening(SiteWhitening):
 
 
 class NormalsWhitening(SiteWhitening):
-    """The map x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, if f = m + J x. The posterior mean of x is x̂."""
+    """Map from z to normals x of a `NormalsPrior`: the posterior mean plus L⁻ᵀ z, with L Lᵀ = I + JᵀΠJ."""
 
     prior: NormalsPrior
 
@@ -339,7 +339,7 @@ class NormalsWhitening(SiteWhitening):
         return np.asarray(found)
 
     def _halved(self, x: Array) -> Array:
-        """Return L⁻¹ x, where L Lᵀ = I + JᵀΠJ."""
+        """Return L⁻¹ x, with the Cholesky factor L of the posterior precision."""
         found, _ = dtrtrs(self._factor, x, lower=1)
         return np.asarray(found)
 
@@ -358,7 +358,7 @@ class NormalsWhitening(SiteWhitening):
 
 
 def _products(matrices: Array, x: Array) -> Array:
-    """Return S_k x_k (c, n) for matrices S_k (1 or c, n, n)."""
+    """Return the products (c, n) of matrices (1 or c, n, n) and vectors x (c, n) of each function."""
     return np.asarray(np.matmul(matrices, x[..., None])[..., 0])
 
 
@@ -419,7 +419,7 @@ def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> Sam
 
 
 class GivenUtilities(ABC):
-    """Draws of sampled values given utilities. Factorisations that do not depend on utilities are computed once.
+    """Draws of sampled values given utilities v = f + noise. Factorisations are computed once for all v.
 
     Attributes
     ----------
@@ -430,7 +430,7 @@ class GivenUtilities(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, v: Array) -> Array:
-        """Return a draw given utilities v (c, n). In place, a drawn shift may be added to all utilities of a point."""
+        """Return a draw given utilities v (c, n). A drawn shift of each point may be added to v in place."""
 
 
 def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
@@ -440,7 +440,7 @@ def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
     ----------
     prior : DensePrior or NormalsPrior
     shifted : bool
-        Whether observations do not depend on the mean utility of a point, which is then integrated out.
+        Whether the mean utility of a point is integrated out, because observations do not depend on it.
     """
     return _GivenByNormals(prior, shifted) if isinstance(prior, NormalsPrior) else _GivenByCovariance(prior, shifted)
 
@@ -462,9 +462,10 @@ class _GivenByCovariance(GivenUtilities):
 
 
 class _GivenByNormals(GivenUtilities):
-    """Draws of standard normals z given v = m + J z + noise, from N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ.
+    """Draws of standard normals z given utilities v = m + J z + noise of variance 1.
 
-    P is the identity. If the mean utility of a point is integrated out, P subtracts this mean.
+    Draws are from N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ. P is the identity, or subtracts the mean utility of each
+    point if this mean is integrated out.
     """
 
     prior: NormalsPrior
@@ -487,9 +488,9 @@ class _GivenByNormals(GivenUtilities):
 
 
 def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
-    """Return the posterior N(μ, Σ) of z (c, q), for the factors J (1 or c, n, q) of the posterior's prior.
+    """Return the posterior of the standard normals z (c, q) in f = m + J z, with roots J of the prior.
 
-    Return None if sites couple points, or if the precision has no Cholesky factor.
+    Return None if sites couple points, or if the precision of z has no Cholesky factor.
     """
     sites, prior = posterior.sites, posterior.prior
     if not sites.pointwise:
@@ -510,6 +511,6 @@ def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
 
 
 def draw_normals(posterior: Posterior, rng: np.random.Generator, count: int) -> Array:
-    """Return draws (count, c, q) of z. If `posterior_of_normals` returns None, they are computed by perturbation."""
+    """Return posterior draws (count, c, q) of the standard normals, by `posterior_of_normals` or by perturbation."""
     normals = posterior_of_normals(posterior)
     return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)

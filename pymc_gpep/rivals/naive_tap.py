@@ -19,7 +19,7 @@ class NaiveTAP(NewtonApproximation):
 
     The method is EP with each cavity variance replaced by its upper limit, the prior variance K_ii. It is the naive
     mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact for
-    points that are independent under the prior. These papers define no evidence. Here it is EP's formula.
+    points that are independent under the prior. The evidence is EP's formula.
     """
 
     name: ClassVar[str] = "tap_naive"

@@ -55,8 +55,7 @@ class ScaledMetropolis(LatentStep):
     Raises
     ------
     StructureError
-        If latent functions are neither Gaussian processes nor sums of effects, or if other free variables depend on
-        them.
+        If latent functions are neither Gaussian processes nor sums of effects, or if other variables depend on them.
     TypeError
         If `updates` is not a whole number.
     ValueError
