@@ -1,4 +1,4 @@
-"""The log posterior after the last step over batches: hyperparameters, inducing inputs and q(v)."""
+"""Result of a fit by batches: log posterior, and posterior q(v) of whitened inducing values v, after the last step."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -38,11 +38,11 @@ from pymc_gpep.streaming.memories import CAVITY_SHARE, STREAMING_METHODS, Memory
 from pymc_gpep.streaming.rules import Rule, rule_for
 from pymc_gpep.streaming.state import LeftOff
 
-_ITERATIONS = 50  # Number of iterations to recover sites from q.
+_ITERATIONS = 50  # Number of iterations that compute sites of rows from q.
 
 
 class Recovered(NamedTuple):
-    """Sites of all rows that q(v) implies, with sweeps over them."""
+    """Sites of all rows, computed from the posterior q(v) of a fit by batches."""
 
     sweeps: SparseSweeps
     """Sweeps over these sites, with the features of all rows."""
@@ -66,7 +66,7 @@ def recovered(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Return the sites of all rows, computed from q. At a fixed point of EP, q and the factors determine the sites.
+    """Return the sites of all rows from the posterior q. At a fixed point of EP, q and the factors determine them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def recovered_by_bound(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Return the sites for a variational bound. At the maximum, average log likelihoods determine the sites."""
+    """Return sites of all rows for a variational bound, from average log likelihoods, as at a maximum of the bound."""
     averages = point_averages(likelihood, labels, prior.n_functions)
     sweeps = SparseVISweeps(RowFeatures(prior, whitening), averages, team)
     sites = np.zeros((2, *averages.shape))
@@ -118,7 +118,7 @@ def _sites(
     prior_mean: Array,
     rest: Array,
 ) -> Array:
-    """Return sites (2, B, d) after iterations of site = update(q / site), from sites of 0."""
+    """Return sites (2, B, d). They are computed by iterations of site = update(q / site), from sites of 0."""
     t, nu = np.zeros((2, *mean.shape))
     for _ in range(_ITERATIONS):
         keep = 1.0 - t * variance
@@ -139,7 +139,7 @@ def average_loss(losses: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class StepTrace:
-    """The trace of steps over batches; see `pymc_gpep.log_posteriors.evaluation.Trace`.
+    """Trace of the steps of a fit by batches, see `pymc_gpep.log_posteriors.evaluation.Trace`.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class StepTrace:
     losses : array (steps,)
         Estimates of the negative log posterior; NaN for a failed step.
     floored : array (steps,)
-        Share of the points in each batch whose site precision was limited.
+        For each step, the share of points in the batch with a limited site precision.
     ended : str
         Description of the end of the steps.
     space : Hyperparameters
@@ -173,7 +173,7 @@ class StepTrace:
 
     @property
     def first(self) -> Evaluation:
-        """See `Trace`: the first evaluation is not stored."""
+        """See `Trace`. The first evaluation is not stored: the last is returned."""
         return self.best
 
     @property
@@ -195,7 +195,7 @@ class StepTrace:
 
     @property
     def slopes(self) -> Array:
-        """See `Trace`: steps compute only slopes of batches."""
+        """See `Trace`. All are NaN: steps compute only slopes of batches."""
         return np.full(self.losses.size, np.nan)
 
     def stored(self) -> xr.Dataset:
@@ -231,7 +231,7 @@ class StepTrace:
 
     @property
     def converged(self) -> bool:
-        """Whether all losses of the last epoch are finite. Whether steps sufficed is not checked: see `history`."""
+        """Whether all losses of the last epoch are finite. More steps may still be needed: see `history`."""
         last = self.losses[-self.per_epoch :]
         return bool(last.size) and bool(np.isfinite(last).all()) and not self.remark
 
@@ -244,7 +244,7 @@ class StepTrace:
 
     @cached_property
     def best(self) -> Evaluation:
-        """See `Trace`: hyperparameters after the last step. Their log posterior is the negative average `loss`."""
+        """See `Trace`. Hyperparameters are from the last step. Their log posterior is minus the average `loss`."""
         theta = self.values["theta"]
         value, unknown = -self.loss, np.full(theta.size, np.nan)
         evidence = value - self.space.log_prior(theta)
@@ -252,9 +252,7 @@ class StepTrace:
 
 
 class BatchLogPosterior(BlockLogPosterior):
-    """The log posterior after the last step over batches.
-
-    At other hyperparameters, sweeps over all rows with the same inducing inputs compute it, see `held`.
+    """Log posterior after the last step of a fit by batches; at other hyperparameters see `held`.
 
     Parameters
     ----------
@@ -264,7 +262,7 @@ class BatchLogPosterior(BlockLogPosterior):
     rule : Rule
     steps : StepTrace
     blocks : InducingBlocks or None
-        Prior moments, with the fitted rows; None in a fit that was read from a file without `gp`.
+        Prior moments of the fitted rows; None in a fit that was read from a file without `gp`.
     rows : Rows, optional
         Fitted rows, if they replace the rows of the model.
     white : InducingWhitening, optional
@@ -325,17 +323,17 @@ class BatchLogPosterior(BlockLogPosterior):
 
     @property
     def has_evidence(self) -> bool:
-        """Whether the log evidence is defined: the sites are sites of EP for the exact likelihood."""
+        """Whether the log evidence is defined: it needs sites of EP for the exact likelihood."""
         return self.of_ep and self.rule.expresses.exact
 
     def held(self, best: Evaluation) -> LogPosterior:
-        """See `LogPosterior`: sweeps over all rows, at fixed inducing inputs."""
+        """See `LogPosterior`. The result is computed by sweeps over all rows, at fixed inducing inputs."""
         return SparseLogPosterior(
             self.space, self._sweeps(), self._blocks, self.anchors(best.theta), learn=False, rows=self._rows
         )
 
     def _sweeps(self) -> SparseApproximation:
-        """Return the approximation by sweeps over all rows whose fixed point is the limit of the steps."""
+        """Return the approximation for sweeps over all rows. Its fixed point is the limit of the steps."""
         name = "sparse_ep" if self.of_ep else "sparse_vi"
         kind = SPARSE_APPROXIMATIONS[name]
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
@@ -353,11 +351,11 @@ class BatchLogPosterior(BlockLogPosterior):
         self.held(self.steps.best).check_moments(x)
 
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """See `LogPosterior`: the evaluation by sweeps over all rows."""
+        """See `LogPosterior`. The evaluation takes sweeps over all rows."""
         return self.held(self.steps.best)(x, start)
 
     def solve(self, x: Array, start: Array | None = None) -> "BatchSolution":
-        """See `LogPosterior`: the solution after the last step."""
+        """See `LogPosterior`. The result is the solution after the last step, at any x."""
         return BatchSolution(self)
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
@@ -378,7 +376,7 @@ class BatchLogPosterior(BlockLogPosterior):
         return self._white
 
     def recovered(self, gps: Gps, posterior: InducingPosterior, team: Team) -> Recovered:
-        """Return the sites of all rows implied by q."""
+        """Return the sites of all rows, computed from the posterior q of the inducing values."""
         values, theta = self.steps.values, self.steps.best.theta
         prior = self.prior_at(theta, gps)
         given = prior, posterior.whitening, whitened_posterior(values["precision"], values["location"])
@@ -399,7 +397,7 @@ class BatchLogPosterior(BlockLogPosterior):
             yield from found.sweeps.left_out(found.sites, posterior.whitened)
 
     def stored(self, x: Array, solution: "BatchSolution") -> xr.Dataset:
-        """See `LogPosterior`: the state, from which another fit can continue."""
+        """See `LogPosterior`. The table has the state, from which another fit can continue."""
         table = self.steps.left_off.table
         if (white := self.white()) is None:
             return table
@@ -438,10 +436,10 @@ class BatchLogPosterior(BlockLogPosterior):
 
 
 class BatchSolution:
-    """The approximate posterior of the latent functions after the last step over batches."""
+    """Approximate posterior of the latent functions after the last step of a fit by batches."""
 
     convergence = None
-    """None, since steps do not show whether q is at a fixed point."""
+    """None: steps do not show whether the posterior is at a fixed point."""
     converged = True
     start = np.empty(0)
 
@@ -480,10 +478,9 @@ class BatchSolution:
 
     @cached_property
     def log_evidence(self) -> float:
-        """Log normaliser of EP with the sites that q implies, computed in a few passes over all rows.
+        """Log normaliser of EP, from sites of all rows that are computed from q in a few passes over the rows.
 
-        It approximates the log marginal likelihood of the sparse model. NaN for `sites="pairwise"`, and for lower
-        bounds.
+        It approximates the log marginal likelihood of the sparse model. NaN for `sites="pairwise"` and for bounds.
         """
         if not self._of.has_evidence or self.posterior is None:
             return np.nan

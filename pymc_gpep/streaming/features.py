@@ -1,4 +1,4 @@
-"""Prior moments in a step, by graphs of the model or by closed forms with derivatives, and initial length scales."""
+"""Prior moments of a batch, by graphs of the model or by closed forms, and initial length scales."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from pymc_gpep.solvers.step_algebra import (
 
 
 class PriorBlocks(NamedTuple):
-    """Prior moments of q groups of functions, as graphs."""
+    """Prior moments of latent functions as graphs. The q groups of functions share features."""
 
     inducing: TensorVariable
     """Covariance of the inducing values, (q, M, M)."""
@@ -56,7 +56,7 @@ def prior_blocks(
     groups: Sequence[Group],
     effect_rows: EffectRows | None = None,
 ) -> PriorBlocks:
-    """Return prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
+    """Return graphs of prior moments, with value variables, inducing inputs and rows of a batch as inputs.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def prior_blocks(
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
-_APART = 0.3  # Largest change of a hyperparameter between the points at which the form of a covariance is tested.
+_APART = 0.3  # Largest change of a hyperparameter between two points that test the form of a covariance.
 
 
 def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
@@ -102,7 +102,7 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
     if found is not None:
         profiles = [each.profile for each in found]
         written = StationaryBlocks(profiles, _ScaleFunctions(space, found), blocks.covariance_of)
-    # If the model has effects, graphs compute their coefficients together with the moments of the process.
+    # In a model with effects, graphs compute their coefficients together with the moments of the process.
     return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.effect_rows else written
 
 
@@ -112,10 +112,7 @@ def _values(space: Hyperparameters, theta: Array) -> list[Array]:
 
 
 class _ScaleFunctions:
-    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`.
-
-    The last values are cached, since consecutive steps often have the same hyperparameters.
-    """
+    """Inverse length scales, variances and noises, see `ScaleFunctions`. The last values are cached."""
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
@@ -142,7 +139,7 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """Prior moments by graphs of the model. Inverse length scales come from a closed `form`, if it exists."""
+    """Prior moments by graphs of the model. Inverse length scales are from the closed `form`, if it exists."""
 
     written = False
 
@@ -191,10 +188,10 @@ class _GraphMoments:
 
 
 _PAIRS = 1000  # Number of pairs of rows from which the median distance is computed.
-_SQUARE = 4.0  # Median squared distance of two rows, in units of the initial length scales.
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Most Newton steps; size of a step that ends them; largest step.
-_PARTS = 1.0, 0.5, 0.25  # Shares of the move to length scales from the data that are tried, in order.
-_UNLIKELY = 10.0  # Largest decrease of the log prior by the move to length scales from the data.
+_SQUARE = 4.0  # Median squared distance of two rows for initial length scales, in units of length scales.
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Newton steps: largest number, size of the last step, largest size.
+_PARTS = 1.0, 0.5, 0.25  # Fractions of the step to length scales from the data. The first possible is taken.
+_UNLIKELY = 10.0  # A step to length scales from the data may lower the log prior by at most this number.
 
 
 def first_scales(
@@ -209,7 +206,7 @@ def first_scales(
     ----------
     space : Hyperparameters
     functions : ScaleFunctions
-        Functions of hyperparameters that return the scales, or inverse length scales, of the covariance.
+        Functions that return the scales (inverse length scales) of the covariance for hyperparameters.
     theta : array (p,)
         Initial hyperparameters.
     free : collection of str

@@ -4,12 +4,12 @@ The module is imported only if a fit uses JAX. Prior moments, their derivatives,
 PyTensor, which are compiled to JAX functions.
 
 Rules return log normalisers or expected log likelihoods of the points in a batch. Shapes are static, numbers have 64
-bits, and results that cannot be computed are NaN. Derivatives have closed forms.
+bits, and failures are NaN. Derivatives have closed forms.
 
-Integrals without a closed form are trapezoid rules on a window around the mode. The log integrand decreases by at least
-half the squared distance from the mode. Newton's method finds the mode, then both ends, beyond which the integrand is
-negligible. The trapezoid rule converges geometrically with the number of nodes, as for all smooth functions that are
-flat at both ends.
+Integrals without a closed form are computed by the trapezoid rule on a window around the mode. The log integrand
+decreases by at least half the squared distance from the mode. Newton's method finds the mode, then both ends of the
+window. Beyond the ends the integrand is negligible. The rule converges geometrically with the number of nodes, since
+integrands are smooth and flat at both ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,11 +48,11 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, uninterrupted
 
 _HALF, _HALF_LOG_2PI = np.sqrt(0.5), 0.5 * np.log(2.0 * np.pi)
-_FAR = 9.0  # Distance below 0 beyond which a continued fraction replaces the error function.
+_FAR = 9.0  # A continued fraction replaces the error function for arguments below minus this number.
 
 
 def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log Φ(z) and φ(z) / Φ(z), accurate in both tails."""
+    """Return log Φ(z) and the hazard φ(z) / Φ(z) of a normal distribution, accurate in both tails."""
     near = jnp.maximum(z, -_FAR)
     tail = 0.5 * jax.scipy.special.erfc(_HALF * jnp.abs(near))
     value = jnp.where(z < 0.0, jnp.log(tail), jnp.log1p(-tail))
@@ -69,9 +69,13 @@ type LogIntegrand = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]
 """Function that returns B log integrands at points (r, B), with their first and minus second derivatives."""
 
 
-_FALL = 36.0  # Decrease of the log integrand from the mode to the ends.
-_TO_MODE, _TO_ENDS, _HALVINGS = 8, 4, 50  # Newton steps to the mode, Newton steps to the ends, bisections.
-_NODES, _NODES_OF_POINT = 100, 64  # Nodes of the trapezoid rules of a logit and of several classes.
+_FALL = 36.0  # Decrease of the log integrand from the mode to the ends of the window.
+_TO_MODE, _TO_ENDS, _HALVINGS = (
+    8,
+    4,
+    50,
+)  # Numbers of Newton steps to the mode, of Newton steps to the ends, and of bisections.
+_NODES, _NODES_OF_POINT = 100, 64  # Numbers of nodes of trapezoid rules: for a logit, and for several classes.
 _HERMITE, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 
 
@@ -79,7 +83,7 @@ _WEIGHTS /= _WEIGHTS.sum()
 
 
 def _mode(integrand: LogIntegrand, count: int) -> jax.Array:
-    """Return modes (1, B), by Newton's method from 0."""
+    """Return the modes (1, B) of B log integrands, by Newton's method from 0."""
     mode = jnp.zeros((1, count))
     for _ in range(_TO_MODE):
         _, slope, curvature = integrand(mode)
@@ -88,19 +92,19 @@ def _mode(integrand: LogIntegrand, count: int) -> jax.Array:
 
 
 def _ends(integrand: LogIntegrand, mode: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return both ends (B,) of the windows of integrands whose log has a curvature of 1 or more."""
+    """Return both ends (B,) of the windows of B integrands. Their logs have a curvature of at least 1."""
     top, _, _ = integrand(mode)
     sides = np.array([[-1.0], [1.0]])
     distance = jnp.full((2, mode.shape[1]), np.sqrt(2.0 * _FALL))
     for _ in range(_TO_ENDS):
-        # The decrease is convex in the distance, so Newton steps from outside the window stay outside.
+        # The decrease is convex in the distance. So Newton steps from outside the window stay outside.
         value, slope, _ = integrand(mode + sides * distance)
         distance = distance - jnp.maximum(top - value - _FALL, 0.0) / jnp.maximum(-sides * slope, 1.0)
     return mode[0] - distance[0], mode[0] + distance[1]
 
 
 def _normalised(log_terms: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log(step Σ exp(log_terms) / √2π), (B,), and the share of each term in the sum, (B, nodes)."""
+    """Return log integrals log(step Σ exp(log_terms) / √2π), (B,), and the shares of the terms, (B, nodes)."""
     top = log_terms.max(axis=1, keepdims=True)
     weights = jnp.exp(log_terms - top)
     total = weights.sum(axis=1)
@@ -136,11 +140,11 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
         uphill = integrand(middle)[1] > 0.0
         return jnp.where(uphill, middle, low), jnp.where(uphill, high, middle)
 
-    # Newton's method may oscillate if the deviation is large, so the mode is bisected: the slope is positive at 0, and
+    # Newton's method may oscillate if the deviation is large, so the mode is bisected. The slope is positive at 0, and
     # negative at the deviation.
     low, high = jax.lax.fori_loop(0, _HALVINGS, halved, (nothing, deviation))
     first_end, last_end = _ends(integrand, 0.5 * (low + high)[None, :])
-    # σ has its bend at f = 0. The trapezoid rule in u, x = place + width sinh u, has dense nodes there.
+    # The logistic function bends at f = 0. The trapezoid rule in u, x = place + width sinh u, has dense nodes near 0.
     bend = -centre / deviation
     place = jnp.clip(bend, first_end, last_end)
     width = 2.0 / deviation + jnp.abs(bend - place)
@@ -152,7 +156,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
     value, weights = _normalised(jax.nn.log_sigmoid(f) - 0.5 * x * x + jnp.log(jnp.cosh(u)), step * width)
     miss = jax.nn.sigmoid(-f)
     first = (weights * miss).sum(axis=1)
-    # The average of σ″ / σ = (1 − σ)(1 − 2σ) is twice the derivative in the variance.
+    # The derivative in the variance is half the average of σ″ / σ = (1 − σ)(1 − 2σ), for the logistic function σ.
     second = (weights * miss * (2.0 * miss - 1.0)).sum(axis=1)
     return PointTerms(value, (sign * first)[:, None], 0.5 * second[:, None])
 
@@ -160,7 +164,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
 def _expected(
     response: Callable[[jax.Array], tuple[jax.Array, jax.Array]], mean: jax.Array, variance: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the average of a log response, and its derivatives in mean and variance, by a fixed quadrature rule."""
+    """Return averages of a log response over normals, and derivatives in mean and variance, by fixed quadrature."""
     deviation = jnp.sqrt(variance)
     value, slope = response(mean[..., None] + deviation[..., None] * _HERMITE)
     along = (slope * (_WEIGHTS * _HERMITE)).sum(axis=-1)
@@ -190,7 +194,7 @@ def _differences(mean: jax.Array, variance: jax.Array, noise: float) -> tuple[ja
 
 
 def _of_both(value: jax.Array, slope: jax.Array, in_variance: jax.Array) -> PointTerms:
-    """Return the terms of the sites on f_y and on all f_k, given the terms of their differences (B, c − 1)."""
+    """Return the terms of the sites on f_y and on all f_k, from the terms of their differences (B, c − 1)."""
     both = jnp.concatenate([slope, -slope], axis=1), jnp.concatenate([in_variance, in_variance], axis=1)
     return PointTerms(value.sum(axis=1), *both)
 
@@ -211,8 +215,8 @@ def _expected_pairs(rule: ExpectedLogPairs, mean: jax.Array, variance: jax.Array
 
 
 def _log_largest(mean: jax.Array, variance: jax.Array, labels: jax.Array) -> PointTerms:
-    """Return the log probability that the utility of the label is largest, for normal utilities with moments (B, c)."""
-    # x is the standardised utility of the observed class. The factors of the other classes are Φ(a x + d).
+    """Return log probabilities that the label's utility is largest, for normal utilities with moments (B, c)."""
+    # x is the standardised utility of the observed class. Factors of all other classes are Φ(a x + d).
     observed = jnp.arange(mean.shape[1])[None, :] == labels[:, None]
     inverse = 1.0 / jnp.sqrt(variance)
     own_mean = (mean * observed).sum(axis=1, keepdims=True)
@@ -283,7 +287,7 @@ def traced_terms(rule: Rule, labels: Any) -> Callable[[Any, Any], PointTerms]:
 
 
 class TracedArrays(StepArrays):
-    """Algebra of a step on JAX arrays, see `StepArrays`. No array is overwritten, and failures are NaN."""
+    """Linear algebra of a step on JAX arrays, see `StepArrays`. No array is overwritten, and failures are NaN."""
 
     xp: ModuleType = jnp
 
@@ -395,7 +399,7 @@ class TracedArrays(StepArrays):
 
 
 def traced(inputs: Sequence[Variable], outputs: Sequence[Variable], mode: Mode) -> Callable[..., Any]:
-    """Return a graph as a JAX function of arrays, which returns a sequence of arrays."""
+    """Return a JAX function that computes the outputs of a graph from arrays of its inputs."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.optimizer.rewrite(graph)
     return jax_funcify(graph)
@@ -437,7 +441,7 @@ class _TracedMoments:
 
 
 def jax_step(problem: BatchProblem, state: State, optimiser: Optimiser, mode: Mode) -> Step:
-    """Return a step in JAX; see `array_step`. Arrays of the state stay on the device."""
+    """Return a step of a fit by batches in JAX, see `array_step`. Arrays of the state stay on the device."""
     return _JaxStep(problem, state, optimiser, mode)
 
 

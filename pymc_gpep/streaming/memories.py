@@ -1,8 +1,9 @@
-"""Memories of a fit between batches: the protocol, EP, stochastic EP and variational inference.
+"""Memories of a fit by batches: rules that compute and store sites, for EP, stochastic EP and variational inference.
 
-A memory computes the sites of a batch, their effect on q, and the batch's terms of the objective and of its gradient.
-In the gradient, sites and q are constant: they are natural parameters of v, whose prior has no hyperparameters. Only
-the features w and residual variances s of the batch depend on hyperparameters. The formulas apply to NumPy and JAX.
+A memory computes the sites of a batch, their effect on q(v), and the batch's terms of the objective and its gradient.
+Here q(v) is the posterior of whitened inducing values v. In the gradient, sites and q are constant: the prior of v has
+no hyperparameters. Only the features w and residual variances s of the batch depend on hyperparameters. A latent value
+of a row is its prior mean plus wᵀv plus a residual of variance s. The formulas apply to NumPy and JAX.
 """
 
 from abc import ABC, abstractmethod
@@ -19,19 +20,19 @@ from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeature
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, StepSlopes
 from pymc_gpep.solvers.step_arrays import PointTerms, StepArrays
 
-_LARGEST = 0.5  # Largest step size if a batch contains all rows: full steps of all sites at once overshoot.
+_LARGEST = 0.5  # Largest step size if a batch contains all rows. Full steps of all sites at once overshoot.
 
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Step sizes β, which decrease from epoch to epoch.
+    """Step sizes β of the steps of a fit. They decrease from epoch to epoch.
 
     Parameters
     ----------
     per_epoch : int
         Number of batches in an epoch.
     decay : float
-        β after e epochs is 1 / (1 + decay · e) of its value in the first epoch.
+        After e epochs, β is multiplied by 1 / (1 + decay · e).
     """
 
     per_epoch: int
@@ -46,10 +47,10 @@ class Schedule(ABC):
 
 
 class AveragingSchedule(Schedule):
-    """Step sizes β for which S and h are moving averages: a batch replaces their share β. Decay reduces batch noise.
+    """Step sizes β of moving averages over sites: a batch replaces the share β. Decay reduces the noise of batches.
 
-    In the first epoch S and h are averages over the batches so far. A single batch of all rows has no noise, so β stays
-    at its limit.
+    In the first epoch the averages are over the batches so far. A single batch of all rows has no noise, so β is
+    constant.
     """
 
     def __call__(self, step: int) -> float:
@@ -60,7 +61,7 @@ class AveragingSchedule(Schedule):
 
 
 class ReplacingSchedule(Schedule):
-    """Step sizes by which the stored sites of rows move towards their new values.
+    """Step sizes of the moves of stored sites of rows towards their new values.
 
     In small batches the step size is nearly 1. In large batches, full steps of all sites at once would overshoot.
     """
@@ -70,12 +71,12 @@ class ReplacingSchedule(Schedule):
 
 
 class Remembered(NamedTuple):
-    """Averages or sums over sites, which a step passes to the next step."""
+    """Averages or sums over sites. A step passes them to the next step."""
 
     precision: Array
-    """S, the sum of t w wᵀ, (c, M, M)."""
+    """Sum S of t w wᵀ over sites with precision t and features w, (c, M, M)."""
     location: Array
-    """h, the sum of ν w, (c, M)."""
+    """Sum h of ν w over sites with location ν, (c, M)."""
     common: tuple[Array, ...] = ()
     """Averages for the common shift, if the likelihood depends only on differences of functions."""
 
@@ -88,7 +89,7 @@ class RowSites(NamedTuple):
     location: Array
     """Site locations ν, (B, d)."""
     features: NDArray[np.float32]
-    """Features w′ at the last visit of each row, (B, 1 or c, M)."""
+    """Features at the last visit of each row, (B, 1 or c, M)."""
 
     def of(self, rows: NDArray[np.bool_]) -> Self:
         """Return the sites of the rows in a mask."""
@@ -113,15 +114,15 @@ class StepBatch(NamedTuple):
     stored: RowSites | None = None
 
     def at_sites(self, values: Array) -> Array:
-        """Return the values (B, d) of each site's function, given values of all functions (B, c)."""
+        """Select the value of the function of each site, (B, d), from values of all functions (B, c)."""
         return self.arrays.at_sites(values, self.functions)
 
     def summed(self, values: Array) -> Array:
-        """Return the sums (B, c) over the sites on each function of values (B, d), scaled to all rows."""
+        """Return sums (B, c) of values of sites (B, d) over the sites on each function, scaled to all rows."""
         return self.arrays.by_function(values, self.functions, self.scale, len(self.counts))
 
     def prior(self, q: StepPosterior) -> tuple[Array, Array]:
-        """Return prior means m and residual variances s of each site's function, (B, d)."""
+        """Return prior means and residual variances of the latent value of each site, (B, d) each."""
         groups, rows = [each.group for each in self.features], len(self.weights)
         xp = self.arrays.xp
         shapes = [(rows, len(each.functions)) for each in groups]
@@ -141,18 +142,18 @@ class StepBatch(NamedTuple):
         return OwnFeatures(self.arrays, *remembered.common)
 
     def by_group(self, features: NDArray[Any]) -> list[Array]:
-        """Return the features (B, M) of each group, given stored features (B, 1 or c, M)."""
+        """Return the features (B, M) of each group of functions, from stored features (B, 1 or c, M)."""
         last = features.shape[1] - 1
         return [features[:, min(each.group.functions[0], last)].astype(np.float64) for each in self.features]
 
 
 class Marginals(NamedTuple):
-    """Moments (B, d) of the variables x of sites. A latent value is a prior mean + x + a residual independent of x."""
+    """Moments (B, d) of latent values of sites. A latent value is prior mean + x + residual, with x = wᵀv."""
 
     mean: Array
-    """Mean of x."""
+    """Posterior mean of x."""
     variance: Array
-    """Variance of x."""
+    """Posterior variance of x."""
     prior_mean: Array
     """Prior mean of the latent value."""
     rest: Array
@@ -167,11 +168,12 @@ class Effect(NamedTuple):
     floored: Array
     """Whether the precision of a site of the point was limited, (B,)."""
     sums: Array
-    """Σ t and Σ ν of the sites on each function, (2, B, c); not finite if S or h would not be finite."""
+    """Sums of precisions and locations of the sites on each function, (2, B, c). They show whether the step is
+    finite."""
     slopes: Callable[[], list[StepSlopes]]
     """Function that returns derivatives of the objective in the features of each group."""
     remembered: Callable[[], Remembered]
-    """Function that returns averages or sums after the batch, and overwrites S."""
+    """Function that returns averages or sums after the batch. It overwrites the sum S."""
     stored: RowSites | None = None
     """New stored sites of the batch."""
 
@@ -189,7 +191,7 @@ class Memory(ABC):
     name: ClassVar[str]
     """Name of the memory for the option `memory`."""
     functional: ClassVar[str]
-    """Functional of the rules that this memory uses, see `Rule.functional`."""
+    """Functional of factors that this memory uses, see `Rule.functional`."""
     objective: ClassVar[str]
     """Name of the objective in the progress display."""
     decay: ClassVar[float]
@@ -230,13 +232,13 @@ class BatchSites(NamedTuple):
 
 @dataclass(frozen=True)
 class AveragesMemory(Memory):
-    """A memory that computes all sites of a batch from one Gaussian, with natural parameters S and h."""
+    """Memory that computes all sites of a batch from one Gaussian q with the natural parameters S and h."""
 
     decay: ClassVar[float] = 0.1
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: Array) -> Array:
-        """Return the share (c,) of S and h that the Gaussian for new sites has, given numbers of sites (c,)."""
+        """Return the share (c,) of S and h in the Gaussian for new sites, given numbers of sites (c,)."""
         return np.ones_like(counts)
 
     @abstractmethod
@@ -244,12 +246,12 @@ class AveragesMemory(Memory):
         """Return the new sites of a batch."""
 
     def bounded(self, sites: BatchSites, at: Marginals, batch: StepBatch, beta: float) -> BatchSites:
-        """Return sites for which I + S is positive definite after a step of size β. Precisions may be negative."""
+        """Return sites with limited negative precisions, such that q stays proper after a step of size β."""
         return sites
 
     @abstractmethod
     def constant(self, q: StepPosterior, counts: Array) -> np.float64:
-        """Return the part of the objective that is not a sum over points, from the Gaussian q of the batch."""
+        """Return the part of the objective that is not a sum over points, from the Gaussian q."""
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
         features, arrays = batch.features, batch.arrays
@@ -279,17 +281,17 @@ class AveragesMemory(Memory):
         return Effect(value, sites.floored, arrays.xp.stack([t, nu]), slopes, after)
 
 
-CAVITY_SHARE = 0.05  # Smallest ratio of a cavity's precision to the precision of the marginal.
+CAVITY_SHARE = 0.05  # Sites are limited such that the precision of a cavity is at least this share of the marginal's.
 
 
 @dataclass(frozen=True)
 class Stateless(AveragesMemory):
-    """EP without stored sites. A site solves site = update(q / site), by iterations from 0.
+    """EP without stored sites. Iterations of site = update(q / site), from 0, compute the sites of a batch.
 
     Parameters
     ----------
     local_iterations : int
-        Number of iterations. After few iterations, the cavity still contains a small part of the site.
+        Number of iterations. After few iterations, the cavity q / site still contains a small part of the site.
     """
 
     local_iterations: int = field(default=3, metadata=at_least(1))
@@ -360,9 +362,9 @@ class Stochastic(AveragesMemory):
 class StoredMemory(Memory):
     """EP with stored sites: Villacampa-Calvo and Hernández-Lobato (2017), section 2.3.
 
-    A site acts on x′ = w′ᵀv, where w′ are the features of its row at the last visit. Division of q by this site is the
-    cavity. Moments of factors are moments of x = wᵀv, with the current features. If hyperparameters and inducing inputs
-    are fixed, then x = x′, and steps have the fixed point of EP, without noise of batches.
+    A site acts on x′ = w′ᵀv, with the features w′ of its row at the last visit. The cavity is q divided by this site.
+    Factors act on x = wᵀv, with current features w. At fixed hyperparameters and inducing inputs, x is x′, and steps
+    have the fixed point of EP, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"
@@ -370,7 +372,7 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
-    single: ClassVar[bool] = False  # In single precision, removed sites would not cancel exactly.
+    single: ClassVar[bool] = False  # In single precision, a removed site would not cancel exactly.
     stores: ClassVar[bool] = True
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
@@ -405,7 +407,7 @@ class StoredMemory(Memory):
         )
         of_sites = arrays.site_log_normalisers(t, nu, former_mean + former_variance * less, former_variance / keep)
 
-        # Stored features are in single precision. The sums contain the same rounded features.
+        # Stored features are in single precision. The sums use the same rounded features.
         kept = [each.w.astype(np.float32) for each in features]
         own = {k: w for group, w in zip(groups, kept, strict=True) for k in group.functions}
         sets = range(stored.features.shape[1])
@@ -442,7 +444,7 @@ class StoredMemory(Memory):
         return Effect(value, 0.0 * batch.weights, arrays.xp.stack([come_t, come_nu]), slopes, after, latter)
 
 
-_MOST = 0.5  # Largest share of the precision (1 − β) (I + S) that negative sites may remove in a step.
+_MOST = 0.5  # Negative sites may remove at most this share of the precision (1 − β) (I + S) in a step.
 _TINY = 1e-300
 
 
@@ -450,16 +452,16 @@ _TINY = 1e-300
 class Variational(AveragesMemory):
     """Variational inference: Hensman et al. (2013) in natural parameters (Khan and Lin 2017), without cavities.
 
-    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). If factors are not log-concave, site precisions may
-    be negative. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative precisions t remove
-    at most the share β Σ |t| wᵀ(I + S)⁻¹w of I + S. If this share exceeds half of 1 − β, the step reduces them. Small
-    steps do not reduce them, so the fixed point is a maximum of the bound.
+    The objective is the lower bound: the sum of expected log factors, minus KL(q, N(0, I)). If factors are not
+    log-concave, site precisions t may be negative. A step replaces the precision I + S of q by (1 − β) (I + S) + β (I +
+    Σ t w wᵀ). Negative precisions remove at most the share β Σ |t| wᵀ(I + S)⁻¹w of I + S. If this share exceeds half of
+    1 − β, the step reduces them. Small steps do not reduce them, so the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
-    single: ClassVar[bool] = False  # With magnitudes of 100, rounding errors of float32 accumulate.
+    single: ClassVar[bool] = False  # Rounding errors of float32 accumulate if latent values are of size 100.
 
     def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
         found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)
@@ -489,4 +491,4 @@ STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_sep": (Stochastic,),
     "sparse_vi": (Variational,),
 }
-"""Method of `pm.fit` → classes that compute and store the sites of batches, the default first."""
+"""Memories for each method of `pm.fit`, the default first."""

@@ -1,8 +1,8 @@
-"""Log normalisers and expected log likelihoods of the points in a batch: a rule for each kind of factors.
+"""Rules that compute log normalisers or expected log likelihoods of the points in a batch, for each kind of factors.
 
-In models of several classes the label is the class with the largest utility. Utilities are latent values plus
-independent normal noise. With label noise ε, a point has the likelihood (1 − ε) p + ε / c, where p is the probability
-of its class. The symbol Ẑ₀ is the average of p over normal latent values.
+In models of c classes the label is the class with the largest utility. Utilities are latent values plus independent
+normal noise. With label noise ε, a point has the likelihood (1 − ε) p + ε / c, where p is the probability of its class.
+The symbol Ẑ₀ is the average of p over normal latent values.
 
 Each rule has a compiled kernel, and a second form for JAX in `jax_step`.
 """
@@ -44,9 +44,9 @@ class Rule(ABC):
     """Factors of the likelihood of a point. Each factor has a scalar site on every function that it depends on."""
 
     expresses: ClassVar[type[ScalarSites]]
-    """Kind of the factors in which the rule expresses a likelihood."""
+    """Kind of the factors of the likelihood."""
     functional: ClassVar[str]
-    """Name of the functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
+    """Result for a factor t: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
 
     @classmethod
     @abstractmethod
@@ -55,15 +55,15 @@ class Rule(ABC):
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
-        """Return the rule for a likelihood, whose constants are the same at all points."""
+        """Return the rule for a likelihood. Constants of the likelihood are the same at all points."""
         return cls()
 
     @abstractmethod
     def kernel(self) -> PointKernel:
-        """Return the functional as a compiled loop."""
+        """Return the compiled loop that computes the functional at all points."""
 
     def counts(self, labels: Array, c: int) -> Array:
-        """Return the number of sites on each of the c functions, given the number of points with each label, (c,)."""
+        """Return the number of sites on each of c functions, from the number of points with each label, (c,)."""
         return np.full(c, labels.sum())
 
 
@@ -85,7 +85,7 @@ class _OfTwoClasses(Rule):
 
 
 class ProbitNormaliser(_OfTwoClasses):
-    """Log normaliser log Φ(±m / √(1 + v)) of a probit."""
+    """Log normaliser log Φ(±m / √(1 + v)) of a probit, for latent values N(m, v)."""
 
     functional: ClassVar[str] = "log normaliser"
     response = NormalResponse
@@ -93,7 +93,7 @@ class ProbitNormaliser(_OfTwoClasses):
 
 
 class LogitNormaliser(_OfTwoClasses):
-    """Log normaliser log ∫ N(f | ±m, v) / (1 + exp(−f)) df of a logit."""
+    """Log normaliser log ∫ N(f | ±m, v) / (1 + exp(−f)) df of a logit, for latent values N(m, v)."""
 
     functional: ClassVar[str] = "log normaliser"
     response = LogisticResponse
@@ -102,12 +102,12 @@ class LogitNormaliser(_OfTwoClasses):
 
 @dataclass(frozen=True)
 class _OfOneFunction(Rule):
-    """Rule for p(y | f) with whole numbers y, by the local computations of a likelihood.
+    """Rule for a likelihood of one function with integer observations, by its local computations.
 
     Attributes
     ----------
     likelihood : Likelihood
-        Likelihood with its parameters, which are the same in all rows.
+        Likelihood with its parameters. They are the same in all rows.
     """
 
     likelihood: Likelihood
@@ -141,11 +141,11 @@ class _OfOneFunction(Rule):
     @staticmethod
     @abstractmethod
     def of_variance(terms: Array) -> Array:
-        """Return the derivative in the variance v, given value and derivatives by `average` (rows, B)."""
+        """Return the derivative in the variance, from the results (rows, B) of `average`."""
 
 
 class OneFunctionNormaliser(_OfOneFunction):
-    """h(m, v) = log ∫ p(y | f) N(f | m, v) df, with ∂h/∂v = ½ (h″ + h′²)."""
+    """Log normaliser h = log ∫ p(y | f) N(f | m, v) df, with the derivative ½ (h″ + h′²) in the variance v."""
 
     functional: ClassVar[str] = "log normaliser"
     average: ClassVar[type[GaussianAverage | AverageLogDensity]] = GaussianAverage
@@ -169,7 +169,7 @@ class ExpectedLogOneFunction(_OfOneFunction):
 
 
 class ExpectedLogProbit(_OfTwoClasses):
-    """E log Φ(±f), by a fixed quadrature rule and the derivatives of this rule."""
+    """Expected log likelihood E log Φ(±f) of a probit, and its derivatives, by a fixed quadrature rule."""
 
     functional: ClassVar[str] = "expected log"
     response = NormalResponse
@@ -177,7 +177,7 @@ class ExpectedLogProbit(_OfTwoClasses):
 
 
 class ExpectedLogLogit(_OfTwoClasses):
-    """E log 1 / (1 + exp(∓f)), by a fixed quadrature rule and the derivatives of this rule."""
+    """Expected log likelihood E log 1 / (1 + exp(∓f)) of a logit, and its derivatives, by a fixed quadrature rule."""
 
     functional: ClassVar[str] = "expected log"
     response = LogisticResponse
@@ -193,7 +193,7 @@ class _OfPairs(Rule):
     Attributes
     ----------
     noise : float
-        Noise variance of a difference of utilities, in addition to latent values.
+        Variance of the noise in a difference of two utilities.
     """
 
     noise: float
@@ -222,9 +222,9 @@ class PairNormalisers(_OfPairs):
 
 
 class ExpectedLogPairs(_OfPairs):
-    """Σ_k E log Φ((f_y − f_k) / √2), by a fixed quadrature rule in each difference and the derivatives of this rule.
+    """Sum Σ_k E log Φ((f_y − f_k) / √2) over pairs, and its derivatives, by a fixed quadrature rule.
 
-    The product of the factors is a lower bound of the likelihood. The sum is therefore a lower bound of E log p(y | f).
+    It is a lower bound of E log p(y | f), as the product of the factors is a lower bound of the likelihood.
     """
 
     functional: ClassVar[str] = "expected log"
@@ -238,7 +238,7 @@ class ExpectedLogPairs(_OfPairs):
         return expected_pair_kernel(self.noise)
 
 
-_LEAST_NOISE = 1e-12  # Noise variance that replaces 0.
+_LEAST_NOISE = 1e-12  # A noise variance of 0 is replaced by this number.
 
 
 @dataclass(frozen=True)
@@ -269,10 +269,11 @@ class _OfWholePoint(Rule):
 
 
 class WholePointNormaliser(_OfWholePoint):
-    """Log normaliser log((1 − ε) Ẑ₀ + ε / c), Ẑ₀ = ∫ N(t | m_y, 1 + v_y) ∏_{k≠y} Φ((t − m_k) / √(1 + v_k)) dt.
+    """Log normaliser log((1 − ε) Ẑ₀ + ε / c) of a point, for latent values with means m and variances v.
 
-    Villacampa-Calvo and Hernández-Lobato (2017), equation 3. The paper uses a product of factors over k instead. With
-    label noise, a tilted distribution may be wider than its cavity: see `StepArrays.matching_sites`.
+    Ẑ₀ is ∫ N(t | m_y, 1 + v_y) ∏_{k≠y} Φ((t − m_k) / √(1 + v_k)) dt (Villacampa-Calvo and Hernández-Lobato 2017,
+    equation 3). The paper uses a product over k instead. With label noise, a tilted distribution may be wider than its
+    cavity: see `StepArrays.matching_sites`.
     """
 
     functional: ClassVar[str] = "log normaliser"
@@ -282,9 +283,10 @@ class WholePointNormaliser(_OfWholePoint):
 
 
 class ExpectedLogLabelNoise(_OfWholePoint):
-    """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c): Villacampa-Calvo and Hernández-Lobato (2017), equations 14 to 17.
+    """Expected log likelihood with label noise ε, Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c).
 
-    Ẑ₀ is the average of p. The sum is the expected log likelihood if utilities have no noise, else a lower bound.
+    Ẑ₀ is the average probability of the label (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17). If
+    utilities have noise, it is a lower bound.
     """
 
     functional: ClassVar[str] = "expected log"
@@ -320,7 +322,7 @@ _TITLES = {"log normaliser": "expectation propagation", "expected log": "a varia
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
-    """Return the rule for a functional and a likelihood. `sites` is the kind of factors; None selects the first rule.
+    """Return the rule for a functional and a likelihood. `sites` names the factors; None selects the first rule.
 
     Raises
     ------

@@ -16,16 +16,16 @@ from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array
 
 _BUFFERED = 20  # Smallest number of batches whose rows are shuffled together.
 _CHUNKS = 8  # Smallest number of chunks whose rows are shuffled together.
-_FEW, _OF_BATCH = 300, 1.5  # Largest number of rows for a single batch, and the same in units of the batch size.
+_FEW, _OF_BATCH = 300, 1.5  # Largest number of rows for a single batch, and this number in units of the batch size.
 
 
 def one_batch(rows: int, size: int) -> bool:
-    """Return whether there are so few rows that all rows form one batch, in place of batches of `size` rows."""
+    """Return whether all rows form one batch in place of batches of `size` rows, because they are few."""
     return rows <= min(_FEW, _OF_BATCH * size)
 
 
 class Batch(NamedTuple):
-    """A batch of B rows. The last row may be padding."""
+    """Batch of B rows. The last row may be a copy for padding, with weight 0."""
 
     inputs: Array
     """Inputs, (B, d); (B, 0) if batches have no inputs."""
@@ -68,7 +68,7 @@ class Batches:
             epoch, done = epoch + 1, 0
 
     def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch after its first `done` batches, whose rows are not read."""
+        """Yield the batches of an epoch after its first `done` batches. Rows of these are not read."""
         rng = np.random.default_rng([self._seed, epoch])
         all_chunks = list(chunks(self._rows))
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
@@ -123,11 +123,11 @@ class Batches:
 
 
 _ESCALATION, _ATTEMPTS = 100.0, 3  # Factor of the jitter from attempt to attempt, and number of attempts at a step.
-_FAILURES = 20  # Number of consecutive failed steps at which a fit stops.
+_FAILURES = 20  # A fit stops after this number of consecutive failed steps.
 
 
 class Run:
-    """A running fit by batches.
+    """Loop of a fit by batches, one step at a time.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Run:
     batches : Batches
     schedule : Schedule
     warmup : int
-        Number of steps with fixed hyperparameters and inducing inputs, in which q adapts.
+        Number of first steps with fixed hyperparameters and inducing inputs. In these, only q adapts.
     done : int
         Number of earlier steps.
     """

@@ -1,7 +1,4 @@
-"""The state of a fit by batches: variables that a step changes, sites of rows, and the state at which a fit stopped.
-
-`StoredSites` contains the sites of all rows in q(v), and the features for which they were computed.
-"""
+"""State of a fit by batches: variables that a step changes, sites of rows, and the state at which a fit stopped."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +33,7 @@ class LeftOff(NamedTuple):
 
     @property
     def table(self) -> xr.Dataset:
-        """Return the values as a Dataset, whose variables have the prefix `state_`."""
+        """Return the values as a Dataset. Names of its variables have the prefix `state_`."""
         return xr.Dataset(
             {f"state_{name}": ([f"{name}_{i}" for i in range(each.ndim)], each) for name, each in self.values.items()}
         )
@@ -86,9 +83,9 @@ class LeftOff(NamedTuple):
 
 
 class StoredSites:
-    """Sites exp(ν x − ½ t x²) of n rows, x = wᵀv with features w and whitened inducing values v; 0 before a visit.
+    """Sites exp(ν x − ½ t x²) of n rows, d sites each. Before the first visit of a row its sites are 0.
 
-    A feature takes 4 bytes and a site 18 bytes. The total is n (4 q M + 18 d) bytes.
+    A site acts on x = wᵀv, for features w and whitened inducing values v. The memory is n (4 q M + 18 d) bytes.
 
     Parameters
     ----------
@@ -128,7 +125,7 @@ class StoredSites:
         self._functions[rows] = functions
 
     def natural(self) -> tuple[Array, Array]:
-        """Return S = Σ t w wᵀ (c, M, M) and h = Σ ν w (c, M)."""
+        """Return the sums S = Σ t w wᵀ (c, M, M) and h = Σ ν w (c, M) over all sites of each function."""
         size = self._features.shape[2]
         precision, location = np.zeros((self._count, size, size)), np.zeros((self._count, size))
         for _, sums in self._blocks():
@@ -138,10 +135,10 @@ class StoredSites:
         return precision, location
 
     def settled(self) -> tuple[Array, Array]:
-        """Return S and h as new sums over all stored sites, without the rounding errors of updates in each step.
+        """Return S and h of `natural`, summed anew, without the rounding errors of updates in each step.
 
-        If the likelihood depends only on differences of functions, sites are first moved by the best common shift,
-        which steps approach slowly. See `pymc_gpep.solvers.common_shift`.
+        If the likelihood depends only on differences of functions, sites are first moved by the best common shift.
+        Steps approach this shift slowly. See `pymc_gpep.solvers.common_shift`.
         """
         precision, location = self.natural()
         if not self._differences:
@@ -263,7 +260,7 @@ class State:
         return self.sites.of(rows) if self.sites else None
 
     def settle(self) -> None:
-        """Replace S and h by `StoredSites.settled`, if sites are stored."""
+        """Replace the sums over sites by `StoredSites.settled`, if sites are stored."""
         if self.sites is not None:
             precision, location = self.sites.settled()
             self.precision.set_value(precision)
@@ -285,7 +282,7 @@ class State:
         return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
     def set_values(self, values: Mapping[str, Array]) -> None:
-        """Set all arrays of the state to a result of the method `values`.
+        """Set all arrays of the state to `values`, a result of the method of this name.
 
         Raises
         ------
@@ -316,7 +313,7 @@ class State:
         return np.asarray(self.inducing.get_value(borrow=True)) * self.units
 
     def value_expressions(self, space: Hyperparameters, theta: TensorVariable) -> list[TensorVariable]:
-        """Return the model's value variables as slices of the flat vector `theta`."""
+        """Return expressions of the model's value variables: parts of the flat vector `theta`."""
         layout = DictToArrayBijection.map(space.point(self.theta.get_value(borrow=True))).point_map_info
         places, start = {}, 0
         for name, shape, size, dtype in layout:

@@ -1,7 +1,7 @@
 """A step of a fit batch by batch, with Adam for the hyperparameters.
 
-The memory returns an objective, which depends on hyperparameters and inducing inputs only by the features of the batch.
-Steps without learned parameters compute no gradient. Features are computed once for all functions with the same
+The memory returns an objective. It depends on hyperparameters and inducing inputs only through the features of the
+batch. Steps without learned parameters compute no gradient. Features are computed once for all functions with the same
 covariance and inducing inputs. Adam is a loop in NumPy. Other optimisers of PyMC are graphs.
 """
 
@@ -38,7 +38,7 @@ from pymc_gpep.streaming.state import State
 
 @dataclass(frozen=True)
 class FallingAdam:
-    """Optimiser of PyMC for batches: Adam whose rate falls to 0 along half a cosine.
+    """Optimiser in the form of PyMC's optimisers: Adam with a rate that falls to 0 along half a cosine.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class FallingAdam:
 
     Notes
     -----
-    The number of steps taken is a variable of the updates, so a fit that continues from a checkpoint has the same
+    The number of steps taken is a variable of the updates. So a fit that continues from a checkpoint has the same
     rates. The rate falls as in Loshchilov and Hutter (2017, equation 5), without restarts.
     """
 
@@ -82,7 +82,7 @@ class FallingAdam:
 def uninterrupted() -> Iterator[None]:
     """Return a context manager that delays an interrupt until the end of the block.
 
-    It has an effect only in the main thread, since Python interrupts no other thread.
+    It has an effect only in the main thread: Python interrupts only this thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -118,7 +118,7 @@ class BatchProblem(NamedTuple):
     prior: StepBlocks
     """Prior moments of the inducing values and of the rows of a batch."""
     effect_rows: EffectRows | None = None
-    """Effects that are added to the process. If set, rows are rows of a table."""
+    """Effects that are added to the process. With effects, batches have rows of a table in place of inputs."""
     held: Array | None = None
     """Inputs of all rows, for steps in JAX; None if the batches contain the inputs."""
 
@@ -139,7 +139,7 @@ class BatchProblem(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Results of a step."""
+    """Results of a step: log posterior, share of points with a limited site, and success."""
 
     log_posterior: float
     floored: float
@@ -153,14 +153,14 @@ _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e
 
 
 class ArrayOptimiser(Protocol):
-    """Optimiser that changes learned parameters, given derivatives of the objective."""
+    """Optimiser that changes learned parameters in place, given derivatives of the objective."""
 
     def __call__(self, slopes: Sequence[Array]) -> None:
-        """Take a step in place. `slopes` contains derivatives in each of `State.learned`."""
+        """Take a step. `slopes` are derivatives of the objective in each variable of `State.learned`."""
 
 
 def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimiser:
-    """Return the optimiser of a state's learned parameters. Its variables become part of the state.
+    """Return the optimiser of the learned parameters of a state. Its variables become part of the state.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimis
 
 
 class _Adam:
-    """Adam (Kingma and Ba 2015) with the variables of PyMC's `adam`: both moments of each parameter, then the steps."""
+    """Adam (Kingma and Ba 2015), with the variables of PyMC's `adam`: moments of each parameter, number of steps."""
 
     def __init__(
         self,
@@ -226,14 +226,13 @@ _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step:
-    """Return a step in NumPy: a function of a batch (inputs, labels, weights, rows), β, and whether to optimise.
+    """Return a step in NumPy: a function of inputs, labels, weights, rows, step size β, and whether to optimise.
 
     The function changes the state. It returns the log posterior, the share of points with a limited site, and success.
     If a number is not finite, the state does not change.
 
-    If `single`, matrix products are in single precision if the result is accurate. By default `single` is True with
-    many inducing inputs, if the memory allows it. It is False if effects are added to the process, whose coefficients
-    may be large and cancel.
+    If `single` is True, matrix products are in single precision where the result is accurate. By default it is True
+    with many inducing inputs, if the memory allows it. With effects it is False: their coefficients may cancel.
     """
     many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.effect_rows is None
     narrow = many if single is None else single
@@ -295,7 +294,7 @@ class _ArrayStep:
         return Taken(value, float(weights @ effect.floored) / float(weights.sum()), True)
 
     def _log_prior(self, theta: Array) -> tuple[float, Array]:
-        """Return the log prior of hyperparameters and its derivatives, which are cached for an unchanged `theta`."""
+        """Return the log prior of hyperparameters and its derivatives. They are cached until `theta` changes."""
         known = self._prior_there
         if known is None or not np.array_equal(known[0], theta):
             known = theta.copy(), self._problem.space.log_prior_and_slope(theta)
@@ -303,7 +302,7 @@ class _ArrayStep:
         return known[1]
 
     def _whitening(self) -> StepWhitening:
-        """Return the whitening at the state's hyperparameters and inducing inputs, cached until they change."""
+        """Return the whitening for the state's hyperparameters and inducing inputs. It is cached until these change."""
         state, arrays = self._state, self.arrays
         theta, inducing = state.theta.get_value(borrow=True), state.inducing.get_value(borrow=True)
         jitter = float(state.jitter.get_value())
