@@ -1,15 +1,16 @@
 """Estimates of the evidence by annealing, from a normalised Gaussian to the posterior.
 
-The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
-evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs follow this path by
-elliptical slice sampling and record u = log ratio. Two estimates come from the same runs:
+The path of densities is p_t(f) ∝ base(f) ratio(f)^t with temperatures t from 0 to 1. The base is a Gaussian, and
+base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the evidence is exp(log_normaliser) times the mean of the
+ratio under the base. Independent runs follow this path by elliptical slice sampling and record u = log ratio. Two
+estimates are computed from the same runs:
 
 - annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for the mean of the
   ratio, even if the transitions mix badly;
 
 - thermodynamic integration: d/dt of the log normaliser of p_t is the expectation of u at t. The trapezoid rule is
-  corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). This estimate does not depend on
-  large weights. It is biased by the error of the rule, and if transitions lag behind the temperature.
+corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). This estimate does not depend on
+large weights. It is biased by the error of the rule, and if transitions lag behind the temperature.
 
 Nickisch and Rasmussen (2008, section 10) compute the first estimate, from the prior and from an approximation.
 """
@@ -48,25 +49,25 @@ from pymc_gpep.user_warnings import warn
 
 
 class Base(NamedTuple):
-    """Gaussian from which annealing starts: the normalised product of exp(log_sites) and the prior."""
+    """Gaussian at the start of annealing: the normalised product of the prior and of sites."""
 
     mean: Array
     """Mean of the latent values, (c, n), or of the standard normals that determine them, (1, q)."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Function of a generator and a number of draws that returns draws minus the mean."""
+    """Function of a generator and a number of draws. It returns draws minus the mean."""
     log_sites: Callable[[Array], float]
-    """Function of latent values minus the mean: log base density minus log prior density, up to a constant."""
+    """Log sites as a function of values minus the mean: log density of the base over the prior, up to a constant."""
     log_normaliser: float
-    """Log integral of the prior times exp(log_sites)."""
+    """Log integral of the prior times the sites."""
 
 
 def prior_base(prior: Prior) -> Base:
-    """Return the prior as base."""
+    """Return the prior as the Gaussian at the start of annealing."""
     return Base(prior.mean, lambda rng, count: prior.draw(rng, count) - prior.mean, lambda x: 0.0, 0.0)
 
 
 def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
-    """Return an approximate posterior as base, also from an approximation that did not converge.
+    """Return an approximate posterior as the Gaussian at the start of annealing. It need not have converged.
 
     Sites are divided by their values at the mean. Otherwise log sites and log normaliser would be large and cancel.
 
@@ -115,7 +116,7 @@ def anneal(
     Returns
     -------
     u : array (T, runs)
-        Log ratio at the end of each temperature; −inf if the likelihood is 0 or undefined.
+        Log ratio of each run at the end of each temperature; −inf if the likelihood is 0 or undefined.
     evaluations : int
         Number of evaluations of the likelihood.
     """
@@ -146,16 +147,16 @@ def anneal(
 
 
 def importance_weights(u: Array, temperatures: Array) -> Array:
-    """Return the log weight (runs,) of each run, the sum of u times the step to the next temperature."""
+    """Return log importance weights (runs,): sums of log ratios u times steps to the next temperature."""
     weights: Array = np.diff(temperatures) @ u[:-1]
     return weights
 
 
 def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
-    """Return ∫ E_t[u] dt ≈ Σ h (E + E') / 2 − h² (V' − V) / 12, with the variance V of u between runs.
+    """Return the thermodynamic estimate ∫ E_t[u] dt of a log mean ratio, from log ratios u (T, runs).
 
-    This is the corrected trapezoid rule. The standard error of the mean over runs is computed by the delta method. It
-    is NaN if a u is infinite.
+    The integral is Σ h (E + E') / 2 − h² (V' − V) / 12 over steps h, by the corrected trapezoid rule. E and V are mean
+    and variance of u over runs. The standard error is by the delta method. It is NaN if a u is infinite.
     """
     if not np.isfinite(u).all():
         return Estimate(np.nan, np.nan)
@@ -171,8 +172,8 @@ def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
     return Estimate(float(by_run.mean()), float(by_run.std(ddof=1) / np.sqrt(runs)))
 
 
-_FEW = 5.0  # Effective number of runs below which the estimate and its error are meaningless.
-_APART = 4.0  # Difference of the two estimates, in standard errors, that counts as a contradiction.
+_FEW = 5.0  # With a smaller effective number of runs, the estimate and its error are meaningless.
+_APART = 4.0  # A larger difference of the two estimates, in standard errors, counts as a contradiction.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,8 +253,7 @@ def annealed_evidence(
     Parameters
     ----------
     model : pm.Model
-        Model with `pm.gp.Latent` priors and any likelihood of their latent values, or with a sum of effects that
-        `pm.fit` supports.
+        Model with `pm.gp.Latent` priors and any likelihood of their latent values, or with a sum of effects.
     point : mapping, optional
         Values of hyperparameters on their natural scale, by name, such as `fit.hyperparameters`. Other hyperparameters
         have the values of the model's initial point.
@@ -261,9 +261,8 @@ def annealed_evidence(
         "prior", or a method of `pm.fit` that supports the likelihood, such as "nested_ep". An approximation needs far
         fewer temperatures. The prior makes the estimate independent of approximations.
     temperatures : int or array, optional
-        Number of temperatures, or their values, which increase from 0 to 1. For a number T, temperatures are (j / (T −
-        1))⁴ if the start is the prior, and equidistant if it is an approximation. The default is 100 for the prior and
-        10 for an approximation.
+        Number of temperatures, or increasing temperatures from 0 to 1. For a number T, temperatures are (j / (T − 1))⁴
+        if the start is the prior, and equidistant if it is an approximation. The default is 100 for the prior, else 10.
     runs : int
         Number of independent runs.
     sweeps : int
@@ -290,8 +289,7 @@ def annealed_evidence(
     Warns
     -----
     UserWarning
-        If a few runs have nearly all the weight, or if the difference of the estimates contradicts their standard
-        errors.
+        If a few runs have nearly all the weight, or if the estimates differ by several standard errors.
 
     Notes
     -----
@@ -365,7 +363,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
         if number != given or number < 2:
             raise ValueError(f"temperatures must be at least 2 (start and posterior), but is {given!r}.")
         even = np.linspace(0.0, 1.0, number)
-        # The log ratio changes most near the prior, so steps near it are smaller.
+        # The log ratio changes most near the prior. Steps are smaller there.
         return even**4 if start == "prior" else even
     path = np.asarray(given, dtype=np.float64)
     if path.ndim != 1 or len(path) < 2 or path[0] != 0 or path[-1] != 1 or not (np.diff(path) > 0).all():
@@ -401,7 +399,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
 
 
 def _read(model: pm.Model, start: str, likelihood: str | None) -> ReadModel:
-    """Read the variables that are integrated out. If the start is the prior, any likelihood is supported."""
+    """Read the latent functions of a model. If the start is the prior, any likelihood is supported."""
     try:
         return read_classifier(model, likelihood)
     except StructureError as error:

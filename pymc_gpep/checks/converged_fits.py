@@ -1,8 +1,8 @@
 """Reasons to doubt a fit that converged.
 
 `nothing_learned` compares the evidence of the fit with the likelihood of class frequencies. `other_mode` searches for a
-second mode of EP, by a solve that starts from the sites of outliers. `mirror_image` finds linear predictors whose signs
-are exchangeable.
+second mode of EP, by a solve that starts from the sites of outliers. `mirror_image` finds predictors with exchangeable
+signs.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from pymc_gpep.likelihoods.local_computations import PredictorsDensity
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.sums.row_groups import RowGroups
 
-_LESS = 3.0  # Difference of log evidences above which the lower mode is negligible: it has a twentieth of the mass.
-_APART = 2.0  # Difference of means, in standard deviations, above which two fixed points are different modes.
+_LESS = 3.0  # A mode is negligible if its log evidence is lower by more than this: it has a twentieth of the mass.
+_APART = 2.0  # Two fixed points are different modes if means differ by more standard deviations than this.
 _ROUGHLY, _FEW = 1e-3, 60  # Tolerance and largest number of iterations of the second solve.
 
 
@@ -29,8 +29,8 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
     """Return a text on a second mode of EP; empty if no second mode is found.
 
     If a density is not log-concave, EP may treat some rows as outliers, with nearly zero sites. The second solve starts
-    from the sites of these rows alone, computed under the prior. If it ends at another fixed point, there is another
-    mode. The evidence of EP at this fixed point is about the mass of the mode.
+    with sites of these rows only, computed under the prior. If it ends at another fixed point, there is another mode.
+    The evidence of EP at this fixed point is about the mass of the mode.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
 
 
 def mirror_image(solution: Solution, names: Sequence[object]) -> str:
-    """Return a text if signs of two linear predictors are exchangeable, with the remedy; else an empty text.
+    """Return a text with a remedy if signs of two linear predictors are exchangeable; else an empty text.
 
     Parameters
     ----------
@@ -90,18 +90,18 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
     return ""
 
 
-_SEEN = 1e-3  # Smallest absolute latent value whose sign matters.
-_LITTLE = 2.0  # Gain of log evidence over class frequencies below which a fit learned nothing.
-_SHARE = 0.05  # Limit of the gain for few points, as a share of the largest possible gain.
-_SHARE_OF_ISLANDS = 0.1  # The share for points that are uncorrelated except duplicates.
-_ISLANDS = 0.1  # Median prior correlation of nearest neighbours below which points count as uncorrelated.
-_FLAT = 0.98  # Median prior correlation of pairs of points above which functions count as constant.
+_SEEN = 1e-3  # Signs of latent values below this absolute value are not compared.
+_LITTLE = 2.0  # A fit learned nothing if its log evidence exceeds that of class frequencies by less than this.
+_SHARE = 0.05  # The same limit for few points, as a share of the largest possible gain.
+_SHARE_OF_ISLANDS = 0.1  # This share if all points except duplicates are uncorrelated.
+_ISLANDS = 0.1  # Points count as uncorrelated if the median prior correlation of nearest neighbours is lower.
+_FLAT = 0.98  # Functions count as constant if the median prior correlation of pairs of points is higher.
 _OF_A_SIZE = "The values of length scales and magnitude do not explain this."
-_QUIET = 0.5  # Standard deviation of latent functions, relative to the noise, below which labels are noise.
+_QUIET = 0.5  # Labels count as noise if the prior standard deviation of latent functions is lower than this.
 
 
 def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
-    """Return a text if the fit predicts labels no better than their frequencies, with advice; else an empty text.
+    """Return a text with advice if the fit predicts labels no better than their frequencies; else an empty text.
 
     The log evidence at the maximum is compared with the log likelihood of class frequencies, Σ_k n_k log(n_k / n). This
     is the largest log likelihood of probabilities that do not depend on inputs. If the difference is negligible, prior
@@ -135,7 +135,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
 
 
 def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Array, scales: Array) -> str:
-    """Return the reason that prior correlations show, with names of hyperparameters; empty if they show no reason."""
+    """Return a text with the reason that prior correlations show, and a remedy; empty without a reason."""
     owners = log_posterior.space.owners
     # If no single hyperparameter has an effect, all hyperparameters except magnitudes count as length scales.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
@@ -168,5 +168,5 @@ def _prior_of(names: str) -> str:
 
 
 def _listed(owners: list[str], which: Array) -> str:
-    """Return the quoted names of hyperparameters with a marked element."""
+    """Return the quoted names of hyperparameters for which an entry of `which` is True."""
     return " and ".join(dict.fromkeys(repr(name) for name, marked in zip(owners, which, strict=True) if marked))

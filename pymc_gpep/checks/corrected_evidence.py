@@ -1,6 +1,7 @@
-"""Correction of EP's evidence by higher cumulants of the tilted distributions, which EP neglects.
+"""Correction of EP's evidence by third and higher cumulants of tilted distributions, which EP neglects.
 
-With tilted distributions q̂_s(g_s), whose means and variances equal the moments of the posterior q(g), the evidence is
+A factor s depends on a number g_s. Its tilted distribution q̂_s has the mean and variance of g_s under the posterior q.
+The evidence is
 
     log Z = log Z_EP + log E_q ∏_s q̂_s(g_s) / q(g_s)
 
@@ -12,7 +13,7 @@ With cumulants in units of standard deviations, the only term with two independe
     Σ_st κ₃(s) κ₃(t) ρ_st³ / 12,
 
 which is the correction. There are four terms with three loops, see `three_loops`. The series is ordered by the number
-of loops, in contrast to the number of factors in the paper. If neighbours are strongly correlated, terms with equally
+of loops; in the paper it is ordered by the number of factors. If neighbours are strongly correlated, terms with equally
 many loops are large, with both signs, and mostly cancel. Terms with equally many factors do not cancel. The sum of the
 terms with three loops is the first part of the reported error. The second part covers terms of higher order. Let l_s be
 the contribution of factor s to the correction. Then Σ_s l_s² is large if few factors have a large contribution, for
@@ -30,7 +31,7 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
-_RANK = 24  # Number of eigenvectors in the term of four factors with lines between all pairs.
+_RANK = 24  # Largest number of eigenvectors for the term of four factors with lines between all pairs.
 _LATER = 30.0  # Weight of Σ_s l_s² in the estimated error; l_s is the share of factor s in the correction.
 _RELIABLE = 0.1
 
@@ -98,13 +99,12 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
 
 
 def three_loops(factors: TiltedFactors) -> Array:
-    """Return the four terms of the next order, (4,).
+    """Return the four terms of the correction with three loops, (4,).
 
     The terms are graphs of factors and lines. The first has two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. The second is
     a triangle with two double sides, Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. The third is a square with two opposite
     double sides, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. The fourth has four factors with lines between
-    all pairs, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal unless a
-    line joins them.
+    all pairs, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Factors may be equal if no line joins them.
     """
     lines, third, fourth = factors.lines, factors.third, factors.fourth
     double = 0.5 * lines**2
@@ -122,8 +122,8 @@ def three_loops(factors: TiltedFactors) -> Array:
 def _complete(lines: Array, third: Array) -> float:
     """Return the term of four factors with lines between all pairs.
 
-    The line between u and v is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. For each a, the sums over
-    u and over v are then the same matrix product. The largest |λ_a| determine the term to a few percent.
+    The line between factors u and v is replaced by a sum over eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. For
+    each a, the sums over u and over v are then the same matrix product. The largest |λ_a| suffice for a few percent.
     """
     root = np.sqrt(np.abs(third))
     weighted = root[:, None] * lines * root

@@ -4,11 +4,11 @@ Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of t
 evidence. The Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures the tail of the weights. It shows
 whether weighted draws of q represent the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 
-A joint weight is a product over all points. With many points its tail is heavy even if the fit is good at each point.
-Therefore `block_check` also weights the draws by blocks. A block is a point with its most correlated points. In a
-block, likelihoods replace the sites, and all other sites stay. The weights of a block change the probability of the
-label of its point. This change is the local part of the error of the fit. A block of a single point would not show this
-error, since expectation propagation matches the moments of a point.
+A joint weight is a product over all points. With many points the tail of the weights is heavy even if the fit is good
+at each point. Therefore `block_check` also weights the draws by blocks. A block is a point with its most correlated
+points. Likelihoods replace the sites of a block, and all other sites stay. The weights of a block change the
+probability of the label of its point. This change is the local part of the error of the fit. A block of a single point
+would not show this error, since expectation propagation matches the moments of a point.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from pymc_gpep.hyper.weights import importance_estimate, smooth, smooth_each, st
 from pymc_gpep.log_posteriors.latent_functions import without_common
 
 _SIZES = (16, 8, 4)
-"""Candidate numbers of points in a block. The first size with usable weights is used."""
+"""Numbers of points in a block, in order. The first number with usable weights is used."""
 _ENTRIES = 1_000_000  # Largest size of a temporary array.
 
 
@@ -51,7 +51,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
     log_likelihood, log_sites : array (draws, n)
         Log likelihood and log site of each point, up to a constant.
     x : array (draws, c, n)
-        Latent values, without a common shift on which the likelihood does not depend.
+        Latent values. If the likelihood depends only on differences of functions, their mean is subtracted.
     """
     draws, n = log_likelihood.shape
     log_ratio = log_likelihood - log_sites
@@ -100,10 +100,10 @@ def _near(x: Array, count: int) -> NDArray[np.intp]:
     return near
 
 
-_FEWEST = 100  # Smallest number of draws. With fewer draws the tail, a fifth of them, is too short for a fit.
-_GOOD = 0.5  # Pareto k below which the variance of the weights is finite.
+_FEWEST = 100  # Smallest number of draws. The Pareto fit uses a fifth of them, the tail.
+_GOOD = 0.5  # The variance of the weights is finite if the Pareto k is lower.
 _MANY = 100.0  # Smallest effective number of draws for which means are reported.
-_CLOSE = 0.03  # Largest root mean square error of probabilities that counts as small.
+_CLOSE = 0.03  # Root mean square errors of probabilities up to this number count as small.
 _KNOWN = 0.75  # Smallest share of points with usable weights for a verdict on the fit.
 
 
@@ -120,8 +120,7 @@ class ImportanceCheck:
     pareto_k : float
         Pareto k of the weights. It is −inf for constant weights, and inf if nearly all weights are negligible.
     log_evidence : float
-        Estimated log evidence. It is exact up to Monte Carlo error if `pareto_k` is low, and usually too low if it is
-        high.
+        Estimated log evidence. It is exact up to Monte Carlo error for a low `pareto_k`, and usually too low otherwise.
     standard_error : float
         Standard error of `log_evidence`, on the log scale, by the delta method: √(1 / effective size − 1 / draws). It
         is also the Monte Carlo error of each `mean_shift`. It is too small if `pareto_k` is high.
@@ -161,8 +160,8 @@ class ImportanceCheck:
     def draws_verdict(self) -> str:
         """Verdict on weighted draws: "good" (Pareto k below 0.5), "look closer" (below 0.7), "few" or "do not use".
 
-        "few" means that usable draws have an effective size below 100. If the effective size is above 0.9 of the number
-        of draws, a k below 1 is "good".
+        "few" means that usable draws have an effective size below 100. If the effective size is above 0.9 times the
+        number of draws, a Pareto k below 1 is "good".
         """
         draws = len(self.log_weights)
         if not stand_for_posterior(self.pareto_k, self.effective_size, draws):
@@ -248,7 +247,7 @@ class ResampledDraws(NamedTuple):
 
 
 def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArray) -> ImportanceCheck:
-    """Check a solution by importance weights of draws from its posterior.
+    """Compare a solution with the exact posterior, by importance weights of draws from the solution.
 
     Parameters
     ----------
@@ -311,7 +310,7 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
 
 
 def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
-    """Return log p(f) p(y | f) / q(f) (draws,), and latent values minus their mean under q, (draws, c, n)."""
+    """Return log weights log p(f) p(y | f) / q(f) (draws,) of draws, and the draws minus their mean (draws, c, n)."""
     log_likelihood, _, x = _pointwise(solution, f)
     return _log_weights(solution, log_likelihood, x), x
 
@@ -319,8 +318,8 @@ def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
 def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
     """Return log weights (draws,).
 
-    The prior cancels, since q(f) is the prior times sites, divided by a normaliser. Sites are scaled to be 1 at the
-    mean, so no large numbers are subtracted.
+    The prior cancels: q(f) is prior times sites, divided by a normaliser. Sites are 1 at the mean, to avoid
+    cancellation.
     """
     posterior = solution.posterior
     total: Array = log_likelihood.sum(axis=1)
@@ -328,7 +327,7 @@ def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
 
 
 def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
-    """Return log likelihoods and log sites of draws at points, (draws, n) each, and x.
+    """Return log likelihoods and log sites of draws at points, (draws, n) each, and draws minus their mean.
 
     Sites are scaled to be 1 at the mean.
     """
@@ -342,7 +341,7 @@ def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
 def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return indices (count,) of resampled draws, in random order.
 
-    Systematic resampling selects a draw with normalised weight w count · w times, rounded up or down.
+    Systematic resampling selects a draw with the normalised weight w for count · w times, rounded up or down.
     """
     bounds = np.cumsum(softmax(log_weights))
     marks = (np.arange(count) + rng.random()) / count * bounds[-1]
@@ -353,7 +352,7 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 def resampled_draws(
     check: ImportanceCheck, pool: Mapping[str, Array], shape: tuple[int, int], rng: np.random.Generator
 ) -> ResampledDraws:
-    """Return checked draws that are resampled into chains, with `shape` (chains, draws)."""
+    """Return draws that are resampled by the weights of a check, in chains of `shape` (chains, draws)."""
     chains, draws = shape
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)

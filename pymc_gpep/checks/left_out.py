@@ -6,9 +6,9 @@ E = I − RᵀΠR, and the labels y_I of the group
 
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
-With p = ∏ p(y_i | f_i), weights p r hardly vary between most draws of q, since sites resemble the likelihood. But r is
-unbounded, so the variance of the weights is usually infinite. Therefore half of the draws are draws of q₋. Weights
-under the mixture of q and q₋, 2 p r / (1 + r), are at most twice the largest density of the labels.
+Let p = ∏ p(y_i | f_i). Weights p r hardly vary between most draws of q, since sites resemble the likelihood. But r is
+unbounded, so the variance of the weights is usually infinite. Therefore half of the draws are from q₋. Weights for the
+mixture of q and q₋, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,17 +28,18 @@ from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.log_posteriors.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.reading import GPClassifier
 
-_SEED = 20_161_018  # Fixed seed of the draws, so that equal fits return equal results.
-_EXACT = 1e-5  # Relative variation of log likelihood minus log sites below which sites equal the likelihood.
+_SEED = 20_161_018  # Fixed seed of the draws: equal fits return equal results.
+_EXACT = 1e-5  # Sites equal the likelihood if log likelihood minus log sites varies less, relative to its size.
 ROUGH = 0.3
-"""`p_loo_i` above which leave-one-out densities of methods that do not match moments are inaccurate."""
-_NEGLIGIBLE = 0.02  # Value of `excess_of_tail` below which the Pareto k of a group is −inf.
+"""At rows with a larger `p_loo_i`, leave-one-out densities of methods that do not match moments are inaccurate."""
+_NEGLIGIBLE = 0.02  # The Pareto k of a group is −inf if `excess_of_tail` is below this number.
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:
-    """Return log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and log weights of p(θ | y).
+    """Return leave-one-out log densities (n,), averaged over hyperparameters θ with log weights of p(θ | y).
 
-    The weights of θ leave the label out as well, since p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ).
+    `log_densities` (s, n) are log p(y_i | y_-i, θ). The weights of θ leave the label out as well: p(θ | y_-i) is
+    proportional to p(θ | y) / p(y_i | y_-i, θ).
     """
     return -logsumexp(log_weights - log_densities, axis=0)
 
@@ -64,9 +65,8 @@ class LeftOutGroup(NamedTuple):
     error: float
     """Standard error of `without`; 0 without sampling."""
     pareto_k: float
-    """Pareto k of the weights of draws; −inf if the tail of the weights is negligible, or without sampling.
-
-    The Pareto k is high if the labels are likely under few draws.
+    """Pareto k of the weights of draws; −inf without sampling, or if the tail of the weights is negligible. It is high
+    if the labels are likely under few draws.
     """
 
 
@@ -76,8 +76,8 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     Parameters
     ----------
     group : GroupOfRows
-        Posterior of the m rows of the group, their sites, and the left-out observations. If sites also represent
-        observations that stay, the densities of these observations are included.
+        Posterior of the m rows of the group, their sites, and the left-out observations. Sites may also represent
+        observations that stay. Then it has the densities of these.
     draws : int
         Number of draws of latent values, if the group has more than one row.
     tolerance : float
@@ -90,7 +90,10 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
-    bend, pull = curvature, force  # Curvature and slope of the removed factors; all sites of the rows by default.
+    bend, pull = (
+        curvature,
+        force,
+    )  # Curvature and slope of the removed factors. By default these are all sites of the rows.
     if group.removed is not None:
         bend = np.einsum("mp,m,mq->pq", group.root[0], group.removed[0], group.root[0])
         pull = group.removed[1] @ group.root[0]
@@ -131,7 +134,7 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
         return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
     log_ratio = scale - (log_sites if group.removed is None else _log_sites(noise, pull, bend))
-    # `log_ratio` is log r, r = q₋ / q. The density of the draws, half of them from q₋, is (½ + r/2) q.
+    # `log_ratio` is the log of r = q₋ / q. Half of the draws are from q₋, so their density is (½ + r/2) q.
     log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)
     inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
@@ -146,14 +149,14 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         of_others, _ = importance_estimate(log_weights)
         weights = weights - np.exp(log_weights - of_others.value)
         value -= of_others.value
-    # Both halves have fixed, equal numbers of draws, so the difference between the halves adds no error.
+    # Both halves have the same fixed number of draws. So the difference of their means adds no error.
     halves = weights.reshape(2, -1)
     error = float(np.sqrt(halves.var(axis=1, ddof=1).sum() / halves.shape[1])) / 2.0
     return LeftOutGroup(value, within, error, pareto_k)
 
 
 def _log_sites(noise: Array, force: Array, curvature: Array) -> Array:
-    """Return log Gaussian factors at values `noise` of ε, (s, p). They are 0 at the posterior mean."""
+    """Return log Gaussian factors (s,) at standard normals `noise` (s, p). They are 0 at the posterior mean."""
     return np.asarray(noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True))
 
 
@@ -279,7 +282,7 @@ def summed_up(
 
 
 def _totals(of_each: Callable[[Array], xr.DataArray], lpd: Array, elpd: Array, converged: bool) -> dict[str, Any]:
-    """Return the totals of a result, from the log densities of its rows or groups."""
+    """Return the fields of a `LeaveOneOut` from log densities of rows or groups: totals, and values of each."""
     return {
         "elpd": float(elpd.sum()),
         "se": float(np.sqrt(len(elpd) * elpd.var())),

@@ -1,10 +1,9 @@
-"""The proof that a variable of a graph is affine in other variables, operation by operation.
+"""Proof that a variable of a graph is affine in other variables, from the operations of the graph.
 
-The proof uses the operations of the graph. A derivative that looks constant proves nothing: the derivatives of `abs`,
-`switch` and saturated links are constant almost everywhere.
+A derivative that looks constant proves nothing: derivatives of `abs`, `switch` and saturated links are mostly constant.
 
-`Lifted` moves elementwise functions behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`. So
-the reader finds the argument of a link at the rows of the data. `Lifted` also merges several axes over rows into one.
+`Lifted` moves selections and changes of shape inside elementwise functions: `exp(a)[index]` becomes `exp(a[index])`. So
+the reader finds the argument of a link at the rows of the data. Several axes over rows become one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,8 +61,8 @@ class NotAffineError(Exception):
     node : Apply
         The operation.
     sides : list of frozenset of Variable
-        Groups of sources. If there are several groups, the operation is affine in the first group for fixed values of
-        the other groups. With a single group, the operation can be non-affine even if part of the group is fixed.
+        Groups of sources. With several groups, the operation is affine in the first group if all other groups are
+        fixed. With a single group, it may be non-affine even if part of the group is fixed.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -73,14 +72,14 @@ class NotAffineError(Exception):
 
 
 class Affinity:
-    """Sources that variables depend on, and a proof that variables are affine in their sources.
+    """Proof that variables of a graph are affine in some sources, and the sources of each variable.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        Variables that the graphs should be affine in. The graphs of the sources themselves are not read.
+        Variables in which the graphs should be affine. The graphs of the sources are not read.
     known : mapping, optional
-        Variables → the sources that they depend on, if computed before.
+        Sources of variables, if computed before.
     """
 
     def __init__(self, sources: frozenset[Variable], known: Mapping[Variable, Sources] | None = None) -> None:
@@ -121,7 +120,7 @@ def _union(given: Iterable[Sources]) -> Sources:
 
 
 def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
-    """Return the sources of an operation that is linear in its inputs `places` for fixed values of other inputs."""
+    """Return the sources of an operation that is linear in the inputs at `places` if other inputs are fixed."""
     others = _union(each for i, each in enumerate(given) if i not in places)
     here = _union(given[i] for i in places)
     if others:
@@ -236,12 +235,12 @@ _MOVES = (DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape, Subtensor, Adv
 
 
 class Lifted:
-    """Graphs with selections and changes of shape moved inside functions that are not affine in the sources.
+    """Graphs in which selections and changes of shape are moved inside functions that are not affine in the sources.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        Variables whose graphs are not read. Affine functions of the sources do not change.
+        Variables of the graphs. Affine functions of these do not change.
     shape_of : callable
         Function that returns the lengths of the axes of a variable, with None for an unknown length.
     """
@@ -307,7 +306,7 @@ class Lifted:
         return cast(TensorVariable, op(self._move(node, cast(TensorVariable, source.owner.inputs[0]))))
 
     def _inside(self, variable: TensorVariable) -> TensorVariable:
-        """Lift an operand of a moved function. Selections also move inside −x and 2 x, so that the reader finds x."""
+        """Lift an operand of a moved function. Selections also move inside functions such as −x and 2 x."""
         node = variable.owner
         if node is None or not isinstance(node.op, _MOVES) or not self.affine(variable):
             return self(variable)
@@ -328,7 +327,7 @@ class Lifted:
         return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
 
     def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
-        """Return `node` of `source` = f(a, b) as f(node(a), node(b)), for a selection or change of shape `node`."""
+        """Return f(node(a), node(b)) for a selection or change of shape `node` of `source` = f(a, b)."""
         shape = self._shape_of(source)
         lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
         spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]
@@ -337,7 +336,7 @@ class Lifted:
     def _move(self, node: Apply, source: TensorVariable) -> TensorVariable:
         """Apply the selection or change of shape `node` to `source`.
 
-        Equal arguments return the same variable, so that callers can compare results by `is`.
+        Equal arguments return the same variable. So callers can compare results by `is`.
         """
         how, known = node.inputs[1:], self._moved.setdefault((node.op, source), [])
         for other, made in known:
@@ -360,7 +359,7 @@ class Lifted:
         return cast(TensorVariable, first.op(self(inner)))
 
     def rows(self, variable: TensorVariable, shape: Sequence[Any], core: int = 0) -> TensorVariable:
-        """Return a lifted graph whose axes of rows are merged into one axis.
+        """Return a lifted graph with its axes over rows merged into one axis.
 
         Parameters
         ----------
@@ -368,14 +367,14 @@ class Lifted:
         shape : sequence
             Lengths of the axes of rows, to which the variable broadcasts.
         core : int
-            Number of trailing axes of the variable that are not axes of rows.
+            Number of last axes of the variable that are not over rows.
 
         Returns
         -------
         TensorVariable
             Graph with rows in the first axis. This axis has length 1 if all rows have the same value.
         """
-        key = variable, core, len(shape)  # Each variable has one result, since callers compare results by identity.
+        key = variable, core, len(shape)  # Callers compare results by identity.
         if key not in self._rows:
             self._rows[key] = self._merged(variable, shape, core)
         return self._rows[key]
@@ -430,7 +429,7 @@ class Lifted:
 
 
 def _bare(variable: TensorVariable) -> TensorVariable:
-    """Return a variable without the views that give it a name in the model, and without checks of parameters."""
+    """Return a variable without views, such as a name in the model, and without checks of parameters."""
     while variable.owner is not None and isinstance(variable.owner.op, ViewOp | CheckAndRaise):
         variable = cast(TensorVariable, variable.owner.inputs[0])
     return variable
@@ -443,7 +442,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Apply `move`, which selects from or reshapes an operation's result `like`, to an operand of the operation."""
+    """Apply `move`, a selection or change of shape of the result `like` of an operation, to an operand."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:

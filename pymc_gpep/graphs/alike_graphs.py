@@ -1,12 +1,12 @@
-"""Graphs of the same structure: the rewritten form of one is reused for the next, or all are built as one graph.
+"""Graphs of the same structure: the rewritten form of a graph is reused, or several graphs are built as one graph.
 
 Rewriting a graph takes nine tenths of the time to make its function. Models that differ only in data have graphs of one
 structure. Examples are folds of a cross-validation, and fits of one model by several methods.
 
-Constants are in double precision, and are copies of the user's arrays. PyMC accepts arrays of any type, and PyTensor
-computes in the smallest type that represents their values. So a covariance of single-precision inputs with length scale
-1 would have single precision. Sums of small integers would overflow. PyTensor does not copy the array of a constant, so
-later changes of the array would change the model.
+Constants are in double precision, and are copies of the user's arrays. PyTensor computes in the smallest type that
+represents the values of arrays. Then a covariance of single-precision inputs with length scale 1 would have single
+precision, and sums of small integers would overflow. PyTensor does not copy arrays: later changes of an array would
+change the model.
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ from pymc_gpep.noted_inputs import renew_note
 
 # Largest number of stored graphs, and largest size of the constants of a graph in bytes.
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000
-_NO_REWRITES = SequentialGraphRewriter()  # For a mode that applies only the rewrites that its linker requires.
+_NO_REWRITES = SequentialGraphRewriter()  # For a mode with only the rewrites that its linker requires.
 
 
 class _Structure(NamedTuple):
@@ -58,7 +58,7 @@ class _Structure(NamedTuple):
     leaves: list[Variable]
     """Inputs, then shared variables, in the order of a traversal."""
     ops: list[Op]
-    """Operations with an attribute `stands_for`, in traversal order. They replace operations of a reused graph."""
+    """Operations with an attribute `stands_for`, in this order. They replace operations of a reused graph."""
 
 
 class _Rewritten(NamedTuple):
@@ -74,21 +74,21 @@ _one_at_a_time = Lock()
 
 
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
-    """Return the function of a graph. The rewritten form of an earlier graph with the same structure is reused.
+    """Return the function of a graph. If an earlier graph has the same structure, its rewritten form is reused.
 
-    An operation may have an attribute `stands_for`. This value and the types of the inputs determine how the operation
-    is rewritten. An operation with an equal value may replace it in a rewritten graph.
+    An operation may have an attribute `stands_for`. Its value and the types of the inputs must determine how the
+    operation is rewritten. An operation with an equal value may replace it in a rewritten graph.
 
     Parameters
     ----------
     make : function
-        Rewrites the graph and makes its function. The function may have further outputs, computed from `outputs`.
+        Function that rewrites the graph and returns the graph's function. It may have further outputs.
     inputs : sequence of Variable
     outputs : sequence of Variable or Variable
     mode : Mode
         Mode that rewrites and links the graph. A rewritten form is reused only for a mode with the same rewrites.
     *how : hashable
-        Further values that the rewritten form depends on.
+        Further values on which the rewritten form depends.
 
     Returns
     -------
@@ -142,8 +142,7 @@ def _described(mode: Mode) -> tuple[Any, ...]:
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
     """Return the structure of a graph.
 
-    None if the graph draws random numbers, is large, or has parts that cannot be compared, such as inner graphs that
-    hold arrays.
+    None if the graph draws random numbers, is large, or has parts that cannot be compared, such as inner arrays.
     """
     places: dict[Variable, int] = {v: i for i, v in enumerate(inputs)}
     leaves, ops = list(inputs), list[Op]()
@@ -183,7 +182,7 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
 
 
 def _holds_arrays(op: HasInnerGraph) -> bool:
-    """Return whether an inner graph contains an array, which other code may change in place."""
+    """Return whether an inner graph contains an array. Other code may change such an array in place."""
     for each in ancestors(op.inner_outputs):
         if isinstance(each, Constant) and any(array.ndim for array in _arrays(each.data)):
             return True
@@ -203,8 +202,8 @@ def _arrays(data: Any) -> list[Any]:
 def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
     """Return a hashable value that distinguishes constants.
 
-    The value contains copies of arrays, since the caller may change them in place. PyTensor's signatures contain no
-    copies, and sparse matrices that differ by a millionth have equal signatures.
+    It contains copies of arrays: the caller may change arrays in place. PyTensor's signatures contain no copies, and
+    sparse matrices that differ by a millionth have equal signatures.
     """
     if not arrays:
         return constant.signature()
@@ -212,7 +211,7 @@ def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
 
 
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
-    """Return the rewritten graph of a function, with new leaves.
+    """Return the rewritten graph of a function with new leaves, without values.
 
     None if the function has updates, or if rewriting removed or merged operations with `stands_for`.
     """
@@ -244,16 +243,16 @@ def _moved(
     return [now.get(each, each) for each in graph.outputs]
 
 
-# Largest integer, and largest size of an array, that remain constants of a graph.
+# Integers up to this number, and arrays up to this size, remain constants of a graph.
 _LARGEST = 16
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace constant arrays of a graph, and lengths of axes, by shared variables with the same values.
 
-    A function with constant arrays cannot be reused for other data, and making it takes longer than a fit. With shared
-    variables the function can be reused for other data, such as a fold or a bootstrap sample. The number of rows may
-    differ, since long axes have no static length. Sparse matrices stay constants.
+    A function with constant arrays cannot be reused for other data, and to make it takes longer than a fit. With shared
+    variables it can be reused for other data, such as a fold or a bootstrap sample. The number of rows may differ: long
+    axes have no static length. Sparse matrices stay constants.
     """
     now: dict[Any, Any] = {}
 
@@ -285,7 +284,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
 
 def _lengths(node: Apply) -> slice:
-    """Return the slice of an operation's inputs that are lengths of axes. These inputs may be shared integers."""
+    """Return a slice of the inputs of an operation: the inputs that are lengths of axes."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
         return slice(1, None)  # The first input is the array.
@@ -307,17 +306,17 @@ def _without_lengths(kind: Any) -> Any:
 def stacked(
     graphs: Sequence[Sequence[TensorVariable]], along: Mapping[Variable, TensorVariable]
 ) -> list[TensorVariable]:
-    """Return each output of c graphs as one variable with a leading axis, (c, ...).
+    """Return each output of c graphs as one variable with a first axis over the graphs, (c, ...).
 
-    If the graphs are the same expression of different leaves, the expression is built once, from stacked leaves.
-    Otherwise the c outputs are stacked.
+    If the graphs are the same expression of different leaves, it is built once, from stacked leaves. Otherwise outputs
+    are stacked.
 
     Parameters
     ----------
     graphs : sequence of sequence of TensorVariable
         The same outputs of each of the c graphs.
     along : dict
-        Variables that occur in all graphs → their values in each graph, (c, ...).
+        Variables that occur in all graphs, each with its values in the graphs, (c, ...).
     """
     count = len(graphs)
     leaves = differences(graphs, set(along))
@@ -338,7 +337,7 @@ def stacked(
 def differences(
     graphs: Sequence[Sequence[TensorVariable]], along: set[Variable]
 ) -> dict[Variable, tuple[Variable, ...]] | None:
-    """Return variables of the first graph → their different counterparts in the other graphs, (c − 1,).
+    """Return each variable of the first graph that differs in other graphs, with its c − 1 counterparts there.
 
     None if the structures differ. The variables `along` occur in all graphs, and the caller replaces them.
     """
@@ -370,7 +369,8 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # Variables with counterparts must not depend on `along`, and equal variables not on variables with counterparts.
+    # Variables with counterparts must not depend on `along`. Equal variables must not depend on variables with
+    # counterparts.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):
@@ -418,7 +418,7 @@ _FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
 """Operations whose inputs after the first are shapes or indices."""
 
 
-# Largest distance from an integer at which an input counts as this integer.
+# An input counts as an integer if its distance from the integer is at most this number.
 _DISTANCE_TO_INTEGER = 1e-6
 _ONLY_WHOLE = CheckAndRaise(
     ValueError,
@@ -436,7 +436,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
     ----------
     outputs : sequence of TensorVariable
     stop : collection of Variable
-        Random variables of the model, whose graphs do not change.
+        Random variables of the model. Their graphs do not change.
     """
     return [cast(TensorVariable, each) for each in _promoted_graph(outputs, stop, {})]
 
@@ -444,7 +444,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
 def _promoted_graph(
     outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
 ) -> list[Variable]:
-    """Return expressions with leaves in double precision. All replacements of variables are stored in `made`."""
+    """Return expressions with leaves in double precision, and store all replacements of variables in `made`."""
 
     def new(variable: Variable) -> Variable:
         if variable not in made:
@@ -498,7 +498,7 @@ def whole(made: TensorVariable, dtype: str) -> TensorVariable:
 
 
 def _numbers(node: Apply) -> list[bool]:
-    """Return for each input of a node whether it is numeric, and not an index or a shape."""
+    """Return for each input of a node whether it has numeric data, and not indices or a shape."""
     count = len(node.inputs)
     if isinstance(node.op, Join) or (isinstance(node.op, _ALL_NUMBERS) and not is_bitwise(node)):
         return [True] * count
@@ -506,7 +506,7 @@ def _numbers(node: Apply) -> list[bool]:
 
 
 def _promoted(variable: Variable) -> Variable:
-    """Return a leaf in double precision. Scalar integers, which are counts or exponents, do not change."""
+    """Return a leaf in double precision. Scalar integers do not change: they are counts or exponents."""
     if not isinstance(variable, TensorVariable | SharedVariable | Constant) or not hasattr(variable.type, "dtype"):
         return variable
     low = variable.type.dtype in ("float16", "float32")

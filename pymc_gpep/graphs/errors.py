@@ -1,4 +1,4 @@
-"""The error for a model that cannot be read, and the form of variables in its messages."""
+"""Error for a model that cannot be read, and descriptions of variables for messages."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class StructureError(ValueError):
 
 
 class NotProcessesAloneError(StructureError):
-    """Latent functions are not Gaussian processes at the points of their priors, but may be sums of effects."""
+    """Latent functions are not only Gaussian processes at the points of their priors. They may be sums of effects."""
 
 
 def describe(variable: Variable) -> str:

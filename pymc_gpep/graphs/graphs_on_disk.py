@@ -22,7 +22,7 @@ import pymc as pm
 import pytensor
 
 _PACKAGE = Path(__file__).parents[1]
-_MOST_FILES = 4096  # Number of files above which a quarter is removed.
+_MOST_FILES = 4096  # If the folder has more files, a quarter of them is removed.
 _DIGEST = hashlib.sha256().digest_size  # Length in bytes of the digest at the start of a file.
 _TRUSTED = {"pytensor", "pymc", "pymc_gpep", "numpy", "scipy"}
 _TRUSTED_NAMES = {("builtins", "slice"), ("builtins", "complex"), ("copyreg", "_reconstructor")}
@@ -79,7 +79,9 @@ def _folder() -> Path:
 
 
 def _remove_some(folder: Path) -> None:
-    names = [each for each in os.listdir(folder) if each.endswith(".graph")]  # a fifth of the time of `glob`
+    names = [
+        each for each in os.listdir(folder) if each.endswith(".graph")
+    ]  # This takes a fifth of the time of `glob`.
     if len(names) > _MOST_FILES:
         for each in sorted(names)[: _MOST_FILES // 4]:  # Names are digests, so these are random files.
             (folder / each).unlink(missing_ok=True)

@@ -1,14 +1,13 @@
 """PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
 
 A graph of a model has hundreds of operations on a few numbers. With PyTensor's checks, each operation takes ten times
-as long as in NumPy. Interpreted graphs skip the checks of static shapes, and no operation writes into an existing
-array. Rewrites join operations, so that each array is read once. For example, a sum of matrix products becomes a single
-product.
+as long as in NumPy. Interpreted graphs skip the checks of static shapes. No operation writes into an existing array.
+Rewrites join operations, so each array is read once. For example, a sum of matrix products becomes a single product.
 
 Compilation to machine code takes ten seconds or more for each model and shape, and minutes for a step of a fit by
 batches. A fit evaluates a few n × n arrays some dozens of times, or products of large matrices thousands of times.
-Machine code would save only a few milliseconds per evaluation. Functions that a sampler of PyMC calls thousands of
-times are compiled, as in PyMC.
+Machine code would save only a few milliseconds per evaluation. Functions that PyMC's samplers call thousands of times
+are compiled.
 """
 
 import math
@@ -55,7 +54,7 @@ from pymc_gpep.pytensor_settings import one_thread_at_a_time, without_c_compiler
 
 
 class Ufunc(Op):
-    """Elementwise operation that calls one NumPy function, or that sums or multiplies several operands.
+    """Elementwise operation by a single NumPy function, also for sums and products of several operands.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class Ufunc(Op):
     def make_py_thunk(
         self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, debug: bool = False
     ) -> Any:
-        """Return a function without arguments, for PyTensor's virtual machine."""
+        """Return a function without arguments that computes one node, for PyTensor's virtual machine."""
         function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
         cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
         done = [False] if compute_map is None else compute_map[node.outputs[0]]
@@ -117,7 +116,7 @@ class Ufunc(Op):
 
 @node_rewriter([Elemwise])
 def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace an elementwise operation by a function of NumPy, if NumPy has the operation for these types."""
+    """Replace an elementwise operation by a NumPy function, if NumPy has a function for it and these types."""
     op = node.op
     if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
         return None
@@ -150,7 +149,7 @@ _BERNOULLI = (1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.
 
 
 def _trigamma(x: Any) -> Any:
-    """ψ′ of positive numbers, by the recurrence and the asymptotic series at x + 10; relative error 1e-15."""
+    """Trigamma ψ′ of positive x, by the recurrence and the asymptotic series at x + 10; relative error 1e-15."""
     if not np.all(x > 0.0):
         return polygamma(1, x)
     ahead = sum((1.0 / np.square(x + k) for k in range(_SHIFT)), start=np.zeros(np.shape(x)))
@@ -207,7 +206,7 @@ def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace (x ≥ a) ∧ (x ≤ ∞), a part of the derivative of `Clip`, by x ≥ a. Both are false if x is NaN."""
+    """Replace (x ≥ a) ∧ (x ≤ ∞) by x ≥ a, in derivatives of `Clip`. Both are false if x is NaN."""
     if not isinstance(node.op.scalar_op, AND):
         return None
     for this, other in (node.inputs, node.inputs[::-1]):
@@ -218,7 +217,7 @@ def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | No
 
 @node_rewriter([Elemwise])
 def _products_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace A C + B C by (A + B) C."""
+    """Replace a sum of matrix products A C + B C by (A + B) C."""
     if not isinstance(node.op.scalar_op, Add):
         return None
     products: dict[tuple[Any, Variable], list[Variable]] = defaultdict(list)
@@ -257,7 +256,7 @@ def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Combine the operands of a sum or product that are smaller than the result before its other operands.
+    """Combine first the operands of a sum or product that are smaller than its result.
 
     Each operation has at most as many operands as NumPy's functions accept.
     """
@@ -350,12 +349,12 @@ class GraphFunction:
             _settle(function)
 
     def copy(self) -> "GraphFunction":
-        """Return a copy for another thread, since a function stores the values of its last evaluation."""
+        """Return a copy for another thread: a function stores the values of its last evaluation."""
         with one_thread_at_a_time:
             return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
-        """Return this function, with operations that depend only on data computed once and not at each call.
+        """Return this function with operations on data computed once, and not at each call.
 
         The values of the graph's shared variables must not change afterwards.
         """
@@ -370,7 +369,8 @@ class GraphFunction:
             with np.errstate(all="ignore"):
                 return self._function(*values)
         except SystemError as error:
-            # An interrupt while Numba's own C code calls Python ends as a SystemError that the interrupt caused.
+            # If an interrupt comes while Numba's C code calls Python, a SystemError is raised with the interrupt as its
+            # cause.
             if caused_by_an_interrupt(error):
                 raise KeyboardInterrupt from error
             raise
@@ -386,7 +386,7 @@ def caused_by_an_interrupt(error: BaseException | None) -> bool:
 def _settle(function: Any) -> None:
     """Run operations of an interpreted function that do not depend on its arguments, and remove them from calls.
 
-    Operations whose result is returned stay in the calls, since a caller may change the returned array.
+    Operations with a returned result stay: a caller may change the returned array.
     """
     vm, maker = function.vm, function.maker
     if not isinstance(vm, Loop):
@@ -469,14 +469,14 @@ def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
 
 
 def slopes_of(value: TensorVariable, wanted: Sequence[Variable]) -> list[TensorVariable]:
-    """Return derivatives of a number with respect to the variables `wanted`: 0 for a variable not in its graph."""
+    """Return derivatives of a number with respect to `wanted` variables; 0 for a variable not in its graph."""
     return list(pytensor.grad(value, list(wanted), disconnected_inputs="ignore")) if wanted else []
 
 
 def pulled_back(
     outputs: Sequence[TensorVariable], wanted: Sequence[Variable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return symbols for the derivatives of a scalar in `outputs`, and expressions for its derivatives in `wanted`."""
+    """Return symbols for derivatives of a scalar in `outputs`, and expressions for its derivatives in `wanted`."""
     bars = [each.type() for each in outputs]
     total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, outputs, strict=True)))
     return bars, slopes_of(total, wanted)
@@ -502,7 +502,7 @@ def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | No
 
 
 def refuse_draws(function: Any) -> None:
-    """Raise a StructureError if a compiled function draws random variables, so that calls would differ."""
+    """Raise a StructureError if a compiled function draws random variables at each call."""
     drawn = [
         output
         for node in function.maker.fgraph.toposort()
@@ -554,8 +554,7 @@ def initial_point(
     seed : int
         Seed for initial values that are random draws.
     rvs : sequence of TensorVariable, optional
-        Free variables whose values are returned, together with the free variables that they depend on. The default is
-        all free variables.
+        Free variables of the result, together with the free variables that they depend on. The default is all.
     """
     rvs = model.free_RVs if rvs is None else rvs
     strategies = {**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})}
@@ -568,16 +567,16 @@ def initial_point(
     return dict(zip(names, evaluate(values), strict=True))
 
 
-# Standard deviation of a nearby point about the initial point, in unconstrained coordinates.
+# Standard deviation of `ModelFunctions.nearby` around the initial point, in unconstrained coordinates.
 _NEARBY = 0.3
-# Seed of the random values at which graphs are compared.
+# Seed of random values for comparisons of graphs.
 SEED = 1
-# Largest relative difference between two evaluations of the same quantity that counts as rounding.
+# Relative differences between two evaluations of a quantity up to this number count as rounding.
 EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
-    """Function of a point that can be pickled. It passes the point's values of `names` to `function`, in order."""
+    """Function of a point that can be pickled. It calls `function` with the point's values of `names`, in order."""
 
     def __init__(self, function: GraphFunction, names: Sequence[str]) -> None:
         self._function, self._names = function, names
@@ -617,8 +616,8 @@ class ModelFunctions:
         self.names = [str(v.name) for v in self.values]
 
     def known(self, outputs: Sequence[Variable], replaced: Mapping[Variable, Variable] | None = None) -> list[Any]:
-        """Return expressions in terms of value variables, with the data and the variables `replaced` replaced."""
-        # Replace random variables first: replacing data first would copy the random variables that depend on the data.
+        """Return expressions in value variables, after replacement of the data and of the variables in `replaced`."""
+        # Replace random variables first. Replacement of data first would copy random variables that depend on the data.
         found = self.model.replace_rvs_by_values(list(outputs)) if outputs else []
         others = {**self._data, **(replaced or {})}
         return graph_replace(found, others, strict=False) if found and others else found
@@ -636,7 +635,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point. A coefficient that is 0 at it is almost surely 0 everywhere."""
+        """Return a random point near the initial point. A coefficient of 0 at it is almost surely 0 everywhere."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 

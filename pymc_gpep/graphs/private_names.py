@@ -1,6 +1,6 @@
 """Private names of PyMC and PyTensor without public counterparts, under public names of this package.
 
-`pymc_gpep.kernels.compile` has the private names of numba, and `pymc_gpep.fits.fit` the names of PyMC's groups.
+`pymc_gpep.kernels.compile` has the private names of numba. `pymc_gpep.fits.fit` has the names of PyMC's groups.
 """
 
 import pymc as pm
@@ -11,7 +11,7 @@ from pytensor.tensor.elemwise import Elemwise
 __all__ = ["check_broadcast", "log_density", "share_dims", "support_point"]
 
 check_broadcast = Elemwise._check_runtime_broadcast
-"""Raise a ValueError if an elementwise operation would broadcast an axis whose static length is not 1."""
+"""Raise a ValueError if an elementwise operation would broadcast an axis without the static length 1."""
 
 
 def share_dims(model: pm.Model, other: pm.Model) -> None:

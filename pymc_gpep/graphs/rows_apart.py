@@ -21,17 +21,17 @@ from pymc_gpep.graphs.errors import listing
 from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, graph_function
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, MixedRowsError, Role, Walk, named
 
-# Number of fitted rows whose values are computed alone and with companion rows.
+# Number of fitted rows with values computed twice: alone, and together with companion rows.
 _COMPARED = 6
-# Number of copies of a row that are computed together, if a single row cannot be computed.
+# If values of a single row cannot be computed, this number of copies of the row is used.
 _COPIES = 5
 # Largest number of companion rows.
 _COMPANIONS = 200
-# Factors by which companion rows of extreme values exceed the data.
+# Sizes of the values of extreme companion rows, relative to the data.
 _EXTREMES = (3.0, 1e2, 1e4)
-# Largest relative difference that counts as rounding in single precision.
+# Relative differences up to this number count as rounding if data are in single precision.
 _SINGLE = 1e-4
-# Largest absolute difference that counts as rounding.
+# Absolute differences up to this number count as rounding.
 _NEAR_ZERO = 1e-13
 
 _AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
@@ -82,9 +82,9 @@ def check_rows_apart(
     axis : int or None
         Axis of the output over rows; None if all rows have the same values.
     rows : mapping
-        Variables of the graph with data over rows → their values at the fitted rows, (n, ...).
+        Variables of the graph with data over rows, and their values at the fitted rows, (n, ...).
     function : callable
-        For a sequence of variables of `rows`, it returns a function that computes the output from their values.
+        Function of a sequence of variables of `rows`. It returns a function that computes the output from their values.
     processes : collection of str
         Names of the variables in `rows` that are values of Gaussian processes.
     stop : sequence of Variable
@@ -126,7 +126,7 @@ def check_entries_apart(
     axis : int
         Axis of the parameter.
     new : mapping
-        Data of the model → new values.
+        New values of data of the model.
     function : callable
         Function that returns the parameter at new values.
     stop : sequence of Variable
@@ -151,7 +151,7 @@ def check_entries_apart(
     if found and why is None:
         return
     if not _may_be_shorter(new, axis, function):
-        return  # Effects have one value at each position, so new data must have all positions.
+        return  # Effects have one value at each position. New data must have all positions.
     if isinstance(why, MixedRowsError):
         raise dependent_rows(what, why, [why.source])
     for variable in behind:
@@ -164,7 +164,7 @@ def _may_be_shorter(
     axis: int,
     function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
 ) -> bool:
-    """Return whether an output has fewer positions along an axis if its data have fewer positions."""
+    """Return whether an output can have fewer positions along an axis, because its data have fewer positions."""
     length = function(new).shape[axis]
     which = [(variable, own) for variable, each in new.items() for own, size in enumerate(each.shape) if size == length]
     for some in (which, *([each] for each in which)):
@@ -185,9 +185,9 @@ def _confined(
     axis: int,
     function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
 ) -> bool:
-    """Return whether new values at a position of an array change entries of the output only at this position.
+    """Return whether new values at a position of the data change entries of the output only at this position.
 
-    True if no axis of the array has the length of the output: such an array may change all entries.
+    True if no axis of the data has the length of the output: such data may change all entries.
     """
     values, before = new[variable], function(new)
     length = before.shape[axis]
@@ -207,16 +207,16 @@ def _confined(
 def dependent_rows(
     what: str, why: CannotSplitError, of: Sequence[Variable], processes: Collection[str] = ()
 ) -> ValueError:
-    """Return the error for values of rows that depend on other rows.
+    """Return the error with a remedy for values of rows that depend on other rows.
 
     Parameters
     ----------
     what : str
         Name of the values, a plural.
     why : CannotSplitError
-        The reason why the proof failed.
+        Error of the proof.
     of : sequence of Variable
-        Variables whose other rows the values depend on.
+        Variables with other rows on which the values depend.
     processes : collection of str
         Names of the variables that are values of Gaussian processes.
     """
@@ -241,7 +241,7 @@ def at_point(
 
 
 class _RowData:
-    """The `RowPoints` of a walk that only reads the graph: data over rows are not replaced."""
+    """Replacements (`RowPoints`) for a walk that only reads the graph: data over rows stay the same."""
 
     def __init__(self, rows: Collection[Variable]) -> None:
         self._rows = set(rows)
@@ -259,7 +259,7 @@ class _RowData:
 
 
 class _Proof(Walk):
-    """A walk that rejects numbers computed from the number of rows."""
+    """Walk that raises an error also for values that are computed from the number of rows."""
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
         super()._unchanged(variable)
@@ -271,7 +271,7 @@ class _Proof(Walk):
 def _unproven(
     output: TensorVariable, axis: int | None, rows: Collection[Variable], stop: Sequence[Variable]
 ) -> CannotSplitError | None:
-    """Return the reason why the graph does not prove that rows are independent; None if the graph proves it."""
+    """Return an error if the graph does not prove that rows are independent; None if it proves it."""
     count = pt.lscalar()
     walk = _Proof(_RowData(rows), {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)
     one = output.type.broadcastable
@@ -285,7 +285,7 @@ def _unproven(
 
 
 def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
-    """Return the data whose values affect the output. Data of which only the shape is used are left out."""
+    """Return the data with values that affect the output, without data of which only the shape is used."""
     pending: list[Variable] = [output]
     behind: set[Variable] = set()
     while pending:
@@ -344,7 +344,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         except IndexError:
             return True  # The graph selects a row by its position.
         if alone is None:
-            return False  # The graph needs other data too; a prediction without them raises an error.
+            return False  # The graph also needs other data. A prediction without these raises an error.
         found.append(alone[:1])
     expected = np.concatenate(found)
     # Largest absolute value of each entry over the compared rows.
@@ -376,9 +376,9 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
 
 
 def _extreme(values: NDArray[Any], factor: float) -> NDArray[Any]:
-    """Return a row (...) whose entries are larger in size than the entries of all rows.
+    """Return a row (...) with entries larger in size than all entries of the data.
 
-    Integers may be indices, so they become the largest or smallest index.
+    Integers may be indices. They become the largest or the smallest value.
     """
     highest, lowest = values.max(axis=0), values.min(axis=0)
     if values.dtype.kind != "f":

@@ -1,10 +1,10 @@
-"""The graph of a result over the points of the data, rebuilt as the same graph over other points.
+"""Graphs of values over the points of the data, rebuilt as graphs of the same values over other points.
 
-The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of this
+The prior covariance of a model is a graph of the inputs X. Its two axes run over the points. For a block of this
 matrix, the walk goes from the result to the data. At each operation, the axes of the result over rows and over columns
-determine these axes of its inputs. The walk ends at X, which is replaced by the inputs of the rows, or of the columns.
-No intermediate array has more points than the block. A part of the graph that has no axis over points does not change.
-Such a part must not be computed from data over points.
+determine these axes of its inputs. The walk ends at X: it is replaced by the inputs of the rows, or of the columns. No
+intermediate array has more points than the block. A part of the graph without an axis over points does not change. Such
+a part must not be computed from data over points.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class RowPoints(Protocol):
 
 
 class CannotSplitError(Exception):
-    """The graph cannot be rebuilt over other points. The message names the obstacle, as in "has one point only"."""
+    """The graph cannot be rebuilt over other points. The message states why, for example "has one point only"."""
 
     operation = ""  # Name of an operation that cannot be rebuilt.
 
@@ -86,7 +86,7 @@ class Walk:
     same : TensorVariable, shape (rows, columns)
         Matrix with 1 where row and column are the same point, else 0.
     stop : collection of Variable
-        Random variables of the model, whose graphs are not read.
+        Random variables of the model. Their graphs are not read.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Walk:
         self._made: dict[tuple[Variable, Roles], TensorVariable] = {}
 
     def __call__(self, variable: Variable, roles: Sequence[Role | None]) -> TensorVariable:
-        """Return the variable with axes over rows and columns.
+        """Return a graph of the variable, with the axes given by `roles` over other points.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Walk:
 
 
 class Leaves:
-    """A `RowPoints` that records the data that a walk requests, for a first walk."""
+    """Replacements (`RowPoints`) for a first walk. They record the data that the walk finds."""
 
     def __init__(self) -> None:
         self.found: dict[Variable, None] = {}
@@ -321,7 +321,7 @@ def _where_same(roles: Roles, walk: Walk) -> TensorVariable:
 
 
 def _where_long(operand: Variable, roles: Sequence[Role | None]) -> Roles:
-    """Return the roles of the first axes of an operand. Axes of length 1 have no role, since they broadcast."""
+    """Return the roles of the first axes of an operand. Axes of length 1 have no role: they broadcast."""
     return tuple(None if one else role for role, one in zip(roles, operand.type.broadcastable, strict=False))
 
 

@@ -1,6 +1,6 @@
-"""The `pm.gp.Latent` prior of latent values in a model, and the position of latent values in the likelihood's argument.
+"""Recognition of `pm.gp.Latent` priors in a model, and of the position of latent values in a likelihood's argument.
 
-PyMC keeps no record of a model's Gaussian processes, only the variables that `pm.gp.Latent.prior` created:
+A PyMC model does not store its Gaussian processes, but only the variables that `pm.gp.Latent.prior` created:
 
 - `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`.
 
@@ -9,9 +9,9 @@ PyMC keeps no record of a model's Gaussian processes, only the variables that `p
 Both are recognised by these expressions and not by names of variables. In a model that PyMC has rebuilt (`pm.do`,
 `model.copy`), the Deterministic is the expression itself.
 
-Between the priors and the likelihood only operations that move entries are allowed: transposing, stacking, indexing,
-reshaping. `read_assembly` replaces each latent value by a serial number and evaluates the model's operations. The
-numbers in the argument show the latent function of each class. So no operation needs separate code.
+Between the priors and the likelihood, only operations that move entries are allowed: transposing, stacking, indexing,
+reshaping. `read_assembly` replaces each latent value by a serial number, and evaluates the operations. The numbers in
+the argument show the latent function of each class. So no operation needs separate code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ from pymc_gpep.likelihoods.observed import A_ROW_FOR_EACH_VOTE
 
 @dataclass(frozen=True, eq=False)
 class LatentGP:
-    """A Gaussian process prior of a model. Its outputs are independent functions with the same covariance.
+    """Gaussian process prior in a model. Its outputs are independent functions with the same covariance.
 
     All expressions depend on the random variables of the model. `model.replace_rvs_by_values` replaces these by value
     variables.
@@ -75,19 +75,19 @@ class LatentGP:
 
     @property
     def rows(self) -> Any:
-        """Index of these latent values among all functions: a list, or an integer if `f` has no axis of functions."""
+        """Indices of the functions of this prior among all functions: a list, or an integer if `f` has no such axis."""
         return list(self.classes) if self.f.ndim == 2 else self.classes[0]
 
 
 def read_latent(variable: Variable, model: pm.Model) -> LatentGP | None:
-    """Return the prior whose latent values a variable contains; None if the variable is not the values of one prior."""
+    """Return the prior with a variable as its latent values; None if the variable is not from a prior."""
     if not isinstance(variable, TensorVariable):
         return None
     return _read_centred(variable, model) or _read_rotated(variable, model)
 
 
 def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[LatentGP]:
-    """Return the Gaussian process priors whose latent values are among these variables."""
+    """Return the Gaussian process priors with latent values among these variables."""
     return [latent for variable in variables if (latent := read_latent(variable, model)) is not None]
 
 
@@ -165,7 +165,7 @@ def _read_rotated(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
 
 
 def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return (v, K) of `(cholesky(K) @ v.T).T` for v with one or two axes; None for other expressions."""
+    """Return v and K of the expression `(cholesky(K) @ v.T).T`, where v has one or two axes; else None."""
     product, outer = _moved_axes(variable)
     if product.owner is None or not isinstance(product.owner.op, Dot):
         return None
@@ -181,7 +181,7 @@ def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVari
 
 
 def _moved_axes(variable: TensorVariable) -> tuple[TensorVariable, tuple[int | str, ...]]:
-    """Return the input of a DimShuffle and its order of axes. Other variables are returned with their axes in order."""
+    """Return input and order of axes of a DimShuffle. For other variables, return the variable and its axes."""
     if variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         return variable.owner.inputs[0], variable.owner.op.new_order
     return variable, tuple(range(variable.ndim))
@@ -242,7 +242,7 @@ _SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, Specify
 
 
 class Dims(NamedTuple):
-    """Dims that the model gives to the axes of a (classes, points) array, and labels of the classes."""
+    """Names of the axes over classes and points in the model, and labels of the classes."""
 
     class_dim: str | None = None
     point_dim: str | None = None
@@ -250,7 +250,7 @@ class Dims(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """Latent priors in an argument of shape (points, classes), and for each prior the class of each output."""
+    """Priors in the argument (points, classes) of a likelihood, and for each prior the class of each output."""
 
     latents: tuple[LatentGP, ...]
     classes: tuple[tuple[int, ...], ...]
@@ -272,8 +272,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
     Raises
     ------
     NotProcessesAloneError
-        If the argument is not a rearrangement of latent values, or if it does not contain all points of the priors in
-        order.
+        If the argument is not a rearrangement of latent values, or does not contain all points of the priors in order.
     StructureError
         If the argument does not have one latent function for each class.
     """
@@ -348,7 +347,7 @@ def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVa
 def _functions_of_classes(
     codes: NDArray[np.int64], n: int, likelihood: TensorVariable, model: pm.Model
 ) -> NDArray[np.int64]:
-    """Return the latent function of each class, from the cell number of each entry of the argument, (n, c)."""
+    """Return the latent function of each class (c,), from the cell numbers of the entries of the argument (n, c)."""
     name = repr(likelihood.name)
     if _is_points_by_functions(codes, n):
         return codes[0] // n
@@ -378,7 +377,7 @@ def _functions_of_classes(
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
-    """Return whether axis 0 runs over all points in order, and each column contains one function."""
+    """Return whether the first axis of cell numbers runs over all points in order, with one function per column."""
     return len(codes) == n and bool((codes == codes[0] // n * n + np.arange(n)[:, None]).all())
 
 
@@ -407,9 +406,9 @@ def _check_one_function_per_class(
 def _read_dims(
     codes: Mapping[TensorVariable, NDArray[np.int64]], class_of: Mapping[int, int], n: int, model: pm.Model
 ) -> Dims:
-    """Return the dims of the first variable before the likelihood that contains all classes.
+    """Return names of axes, from the variable with all classes that is nearest to the likelihood.
 
-    Dims may be missing. If each class has a separate variable, the class axis has no name.
+    Names may be missing. If each class has a separate variable, the class axis has no name.
     """
     point_dim = None
     for variable, code in codes.items():

@@ -1,4 +1,4 @@
-"""Protocols for a prior of latent functions: the prior itself, its integrated variables, and values for samplers."""
+"""Base classes for a prior of latent functions, for its integrated variables, and for its values in samplers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from pymc_gpep.solvers.inducing import row_blocks
 
 
 def known_data(model: pm.Model, expressions: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
-    """Return the data of the model that expressions depend on, by name."""
+    """Return the data of the model on which expressions depend, by name."""
     behind = set(ancestors(model.replace_rvs_by_values(list(expressions)))) if expressions else set()
     return {str(v.name): v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
 
 
 class PosteriorFunctions(Protocol):
-    """Latent functions at one point of the hyperparameters, for posterior moments of variables."""
+    """Posterior of latent functions at fixed hyperparameters, for moments of variables."""
 
     def whitened(self) -> tuple[Array, Array]:
         """Return means and variances of the standard normals, (c, q)."""
@@ -42,11 +42,11 @@ class PosteriorFunctions(Protocol):
         """Return means and variances (c, n) of the latent values."""
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, ·, c, ·): of standard normals for functions in the mask, else of latent values."""
+        """Return a covariance (c, ·, c, ·), of standard normals for functions in the mask, else of latent values."""
 
 
 class Joint:
-    """Joint Gaussian of several variables: mean + Σ slopes · z + noise, where z has mean 0 and covariance `cov`.
+    """Joint Gaussian of several variables, mean + Σ slopes · z + noise. z has mean 0 and covariance `cov`.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Joint:
 
 
 class IntegratedVariables(ABC):
-    """Free variables that are integrated out, as functions of latent values f and of standard normals z."""
+    """Free variables of a model that are integrated out, computed from latent values f or standard normals z."""
 
     @abstractmethod
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class IntegratedVariables(ABC):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """Return the posterior covariance (size, size) of entries of value variables, at their slices `places`."""
+        """Return the posterior covariance (size, size) of the entries of value variables. `places` are their slices."""
 
     @abstractmethod
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
@@ -145,7 +145,7 @@ class IntegratedVariables(ABC):
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         """Return a function that computes the posterior of these variables at new inputs and data.
 
-        The function also returns the axis of the rows of each variable. Its `Joint` has variances of entries, but no
+        The function also returns the axis over rows of each variable. Its `Joint` has variances of entries, but no
         joint covariance.
 
         Raises
@@ -160,7 +160,7 @@ class IntegratedVariables(ABC):
 
 
 class SampledValues(ABC):
-    """Values x that samplers move in place of integrated variables, at given hyperparameters.
+    """Values x that samplers update in place of integrated variables, at given hyperparameters.
 
     The prior of x is Gaussian. If latent values have a density, x are latent values; else x are their standard normals.
 
@@ -169,7 +169,7 @@ class SampledValues(ABC):
     shape : tuple of int
         Shape of x.
     data : mapping
-        Data of the model → their replacements in all expressions.
+        Replacements of data of the model, in all expressions.
     """
 
     shape: tuple[int, int]
@@ -178,20 +178,20 @@ class SampledValues(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """Free variables, value variables and latent values of graphs → the variable that the user named."""
+        """Variable with the user's name for each free variable, value variable and variable of latent values."""
 
     @property
     @abstractmethod
     def moments(self) -> list[TensorVariable]:
-        """Expressions from which the prior is made, in terms of the model's random variables."""
+        """Expressions for the arguments of `prior`, in terms of the model's random variables."""
 
     @abstractmethod
     def prior(self, *moments: Array) -> Sampled:
-        """Return the prior for these values of `moments`."""
+        """Return the prior of x for values of the expressions `moments`."""
 
     @abstractmethod
     def parts(self) -> list[TensorVariable]:
-        """Return new symbols for parts of x. The likelihood of the parts needs no factor of the prior covariance."""
+        """Return symbols for parts of x. The likelihood of the parts needs no factor of the prior covariance."""
 
     @abstractmethod
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -209,11 +209,11 @@ class SampledValues(ABC):
 
     @abstractmethod
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
-        """Return the derivative of a function with respect to x, given its derivatives with respect to the parts."""
+        """Return the derivative of a function in x, from its derivatives in the parts."""
 
     @abstractmethod
     def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
-        """Return expressions in terms of hyperparameters and of standard normals z, which have the shape of x."""
+        """Return expressions in hyperparameters and in standard normals z, in the shape of x."""
 
     @abstractmethod
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
@@ -233,23 +233,23 @@ class SampledValues(ABC):
 
 
 class RowsOfNormals(NamedTuple):
-    """Latent functions at m rows, f = mean + J z + e, by the standard normals z of a model."""
+    """Latent functions at m rows as functions f = mean + J z + e of the standard normals z of a model."""
 
     rows: Coefficients
     """Coefficients J, (cm, q)."""
     residual_covariance: Array
-    """Covariance (m, c, c) of e at each row. The e of a row is independent of all other rows."""
+    """Covariance (m, c, c) of the residual e at each row. Residuals of different rows are independent."""
     mean: Array
     """Prior mean, (c, m)."""
 
     @classmethod
     def exact(cls, rows: Coefficients, mean: Array) -> "RowsOfNormals":
-        """Return rows with e = 0."""
+        """Return rows without residuals, f = mean + J z."""
         return cls(rows, np.zeros((mean.shape[1], len(mean), len(mean))), mean)
 
 
 class EffectRows(Protocol):
-    """Effects at rows of a table. The first columns of the table are the inputs of the processes."""
+    """Effects as functions of rows of a table. The first columns of the table are the inputs of the processes."""
 
     n_effects: int
     """Number of standard normals, p."""
@@ -263,7 +263,7 @@ class EffectRows(Protocol):
         """Name of each column of the table."""
 
     def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-        """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
+        """Return graphs of mean (1, B) and coefficients (p, B) of the effects at rows of a table."""
 
     def table(self) -> Array:
         """Return the table (n, columns) of the model's rows."""
@@ -275,7 +275,7 @@ class EffectRows(Protocol):
         """Raise an error if rows of a table have levels outside the model. The number of the first row is `first`."""
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Raise an error if a name of model data is at another position among the column names of a table."""
+        """Raise an error if column names of a table have names of model data at other positions than `columns`."""
 
 
 class PriorAtNewRows(ABC):
@@ -291,7 +291,7 @@ class PriorAtNewRows(ABC):
 
     @abstractmethod
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Return new rows from inputs, or from data by name, as an object with a length that can be sliced.
+        """Return new rows from inputs, or from data by name. The result has a length and can be sliced.
 
         If `new_levels`, data may have levels that are not in the model.
 
@@ -304,7 +304,7 @@ class PriorAtNewRows(ABC):
         """
 
     def missing_rows(self) -> Any:
-        """Return the rows of the model whose response is missing, in the form of `rows`.
+        """Return the rows of the model without a response, in the form of `rows`.
 
         Raises
         ------
@@ -321,7 +321,7 @@ class PriorAtNewRows(ABC):
         """
 
     def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
-        """Return the part of the covariances (c, m, s) with points (s,) due to new levels; None without new levels."""
+        """Return the part of covariances (c, m, s) with points (s,) from new levels; None without new levels."""
         return None
 
     def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
@@ -334,7 +334,7 @@ class PriorAtNewRows(ABC):
         """Inputs of the model's points, (n, d)."""
 
     def by_normals(self, point: PointType, x: Any) -> RowsOfNormals:
-        """Return latent functions at m new rows by the standard normals of the model.
+        """Return latent functions at m new rows as functions of the standard normals of the model.
 
         Raises
         ------
@@ -344,13 +344,13 @@ class PriorAtNewRows(ABC):
         raise TypeError(f"{type(self).__name__} cannot express its rows by standard normals. Predict by moments.")
 
     def at(self, point: PointType, x: Any, by_normals: bool) -> tuple[Any, Array, Array]:
-        """Return m new rows in the form that a prior uses: by standard normals, or by moments."""
+        """Return m new rows in the form that a prior uses: `by_normals`, or as prior moments."""
         return self.by_normals(point, x) if by_normals else self(point, x)
 
     def draws(
         self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield draws (count, c, B) at blocks of new rows, given draws f (count, c, n) at the data, computed from z."""
+        """Yield draws (count, c, B) at blocks of new rows, given draws f (count, c, n) and z at the data."""
         for rows in row_blocks(len(x), f.shape[1] * max(prior.size, len(f))):
             yield rows, prior.draw_at(rng, f, z, *self.at(point, x[rows], prior.by_normals))
 
@@ -373,9 +373,9 @@ class LatentPrior(ABC):
     processes : tuple of LatentGP
         Gaussian processes among the integrated variables.
     recipes : mapping of TensorVariable to Recipe
-        Integrated variables that are not Gaussian processes → their recipes.
+        Recipes of the integrated variables that are not Gaussian processes.
     kept : mapping of TensorVariable to str
-        Gaussian variables that stay hyperparameters → the reason.
+        Gaussian variables that stay hyperparameters, and the reasons.
     """
 
     model: pm.Model
@@ -386,7 +386,7 @@ class LatentPrior(ABC):
     recipes: Mapping[TensorVariable, Recipe]
     kept: Mapping[TensorVariable, str]
     samples_values: ClassVar[bool] = True
-    """Whether samplers move latent values; if not, they move the standard normals that determine them."""
+    """Whether samplers update latent values. If not, they update standard normals that determine the latent values."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the prior itself: it never changes, and its expressions belong to the model."""
@@ -400,17 +400,11 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def held(self) -> tuple[TensorVariable, ...]:
-        """Deterministics that are values of Gaussian processes.
-
-        Draws include their values, so no graph computes them.
-        """
+        """Deterministics that are values of Gaussian processes. Draws include them, so no graph computes them."""
 
     @cached_property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """Free random variables that the model had when it was read, and that are not integrated out.
-
-        Missing responses are excluded.
-        """
+        """Free random variables at the time of reading that are not integrated out, without missing responses."""
         others = {*self.integrated, *unobserved_responses(self.model)}
         return tuple(rv for rv in self.model.free_RVs if rv not in others)
 
@@ -469,10 +463,10 @@ class LatentPrior(ABC):
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
-        """Types of priors → functions that return their arrays, in the order of preference for the problem's size.
+        """Functions that return the array of a prior, by type of prior, in order of preference for the problem's size.
 
         An array has three axes. An approximation uses the first type that it supports. Every approximation supports
-        `DensePrior`, which is missing for flat priors.
+        `DensePrior`. Flat priors do not have this type.
         """
         return {DensePrior: self.covariances}
 
@@ -484,7 +478,7 @@ class LatentPrior(ABC):
     def bound(
         self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]
     ) -> tuple[Any, TensorVariable] | None:
-        """Return a function that makes priors of a type in `arrays` with these data, and the graph of its argument.
+        """Return a constructor of priors of a type in `arrays`, with these data, and the graph of its argument.
 
         None if the data determine no part of the prior.
         """
@@ -498,12 +492,12 @@ class LatentPrior(ABC):
     def roots(self) -> TensorVariable | None:
         """Return J (c, n, q) of f = m + J z with independent standard normals z.
 
-        None if J is the Cholesky factor of the covariance, which callers compute.
+        None if J is the Cholesky factor of the covariance. Callers compute this factor.
         """
         return None
 
     def supported(self) -> TensorVariable | None:
-        """Return a graph of a boolean: whether the model's density of integrated variables is positive.
+        """Return a boolean graph: whether the model's density of integrated variables is positive.
 
         None if the density is positive for all hyperparameters with a proper covariance.
         """
@@ -515,7 +509,7 @@ class LatentPrior(ABC):
 
     @abstractmethod
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """Return the values that samplers move, with these data of the model."""
+        """Return the values that samplers update, with these data of the model."""
 
     @abstractmethod
     def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
@@ -543,7 +537,7 @@ class LatentPrior(ABC):
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables that a posterior does not represent separately. Fits return no moments of them."""
+        """Integrated variables without a separate representation in the posterior. Fits return no moments of them."""
         return ()
 
     @property

@@ -1,8 +1,7 @@
 """Conversion of `pymc.dims` models to models of ordinary variables, and observed variables with missing responses.
 
 PyMC declares three variables if responses are missing. An observed variable has the rows with a response, a free
-variable the other rows, and a Deterministic all rows. The parameters of the first two are selected from the parameters
-of all rows.
+variable the other rows, and a Deterministic all rows. Parameters of the first two are selected from all rows.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -49,14 +48,14 @@ _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": tr
 def lower_dims(model: pm.Model) -> pm.Model:
     """Return a model of `pymc.dims` as a model of ordinary variables, with the same names, dims and data.
 
-    `pm.fit`, `gpep.marginalize` and most other functions call this function themselves. Step methods of this package
-    need the converted model.
+    `pm.fit`, `gpep.marginalize` and most other functions call this function themselves. Step methods need the converted
+    model.
 
     Returns
     -------
     pm.Model
         The model itself if no variable is from `pymc.dims`. Otherwise a new model that shares data and coords with
-        `model`: `pm.set_data` on either changes both. The new model lacks variables that are added to `model` later.
+        `model`: `pm.set_data` on either changes both. Variables added to `model` later are missing.
 
     Raises
     ------
@@ -95,15 +94,15 @@ def rebuilt(
     ----------
     model : pm.Model
     found : dict of Variable to TensorVariable
-        Named variables, observed values and graphs of initial values of the model → their replacements.
+        Replacements of named variables, observed values and graphs of initial values of the model.
     added : dict of TensorVariable to TensorVariable, optional
-        Variable of the model → a new free variable that is declared before it.
+        New free variables. Each is declared before a variable of the model, its key.
     flat : collection of Variable, optional
-        Variables of the model whose replacements have different axes, and so no dims.
+        Variables of the model with replacements that have other axes, and so no dims.
     plain : collection of Variable, optional
-        Free variables of the model whose replacements have no transform and no initial value.
+        Free variables of the model with replacements that have no transform and no initial value.
     kinds : dict of Variable to str, optional
-        Variables of the model → their kind in the new model, "free_RVs" or "deterministics", if it changes.
+        Kinds of variables in the new model, "free_RVs" or "deterministics", if they change.
     """
     lists = "free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"
     kinds = {v: kind for kind in lists for v in getattr(model, kind)} | dict(kinds or {})
@@ -242,7 +241,7 @@ def _bound(bound: Any, dims: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class MissingResponses:
-    """An observed variable whose responses are missing in some rows.
+    """Observed variable with missing responses in some rows.
 
     Attributes
     ----------
@@ -283,7 +282,7 @@ class MissingResponses:
         return np.flatnonzero(~self.missing)
 
     def read(self, likelihood: Likelihood, latents: frozenset[Variable]) -> Reading | None:
-        """Return a likelihood's reading of the observed rows; None if the likelihood is of another distribution."""
+        """Read the observed rows as a likelihood. Return None if the likelihood is of another distribution."""
         found = likelihood.read(self.whole, latents)
         if found is None:
             return None
@@ -371,7 +370,7 @@ def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> Tens
 
 
 def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
-    """Return the source of a parameter that selects the rows of the mask. Other parameters are returned unchanged."""
+    """Return the source of a parameter that selects the rows of the mask; for other parameters return the parameter."""
     node = parameter.owner
     if node is None:
         return parameter

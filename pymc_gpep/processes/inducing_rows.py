@@ -1,7 +1,7 @@
-"""A PyTensor operation for the coefficients of rows on inducing values, and for residual standard deviations.
+"""PyTensor operation for coefficients of rows on inducing values, and for residual standard deviations.
 
-Values of a process at rows x are W v + r e, with independent standard normals v and e. The inducing values are u = L v,
-with covariance L Lᵀ. With the covariance k(x, z) and the prior variances κ at the rows,
+Values of a process at rows x are W v + r e, with independent standard normals v and e. The values at inducing inputs z
+are u = L v, with covariance L Lᵀ. With the covariance k(x, z) and the prior variances κ at the rows,
 
     W = k(x, z) L⁻ᵀ,   r² = κ − Σ_j W_j².
 
@@ -37,7 +37,7 @@ from pymc_gpep.solvers.step_algebra import InducingMoments, Profile, RowMoments,
 
 JITTER = 1e-6
 """Jitter added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal."""
-# Smallest residual variance, relative to the prior variance. The derivative of a smaller variance is 0.
+# Smaller residual variances, relative to the prior variance, are raised to this number. Their derivative is 0.
 _LEAST = 1e-12
 
 
@@ -45,7 +45,7 @@ _NUMBERS = 400_000  # Number of entries in a block, 3 MB. It fits into a process
 
 
 class _Numbers:
-    """Constant scales (d,), variance and noise variance, with the methods of `ScaleFunctions`."""
+    """Scales (d,), variance and noise variance as numbers, with the methods of `ScaleFunctions`."""
 
     def __init__(self, *given: Array) -> None:
         self._given = given
@@ -86,18 +86,15 @@ class _ByGraphs:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Function of leaves and z, and function of leaves, z and x.
+        """Two functions: of leaves and z, and of leaves, z and x.
 
-        The first returns the covariance of inducing values, the second their covariance with rows, and row variances.
+        They return the covariance of inducing values; and their covariance with rows, and variances of rows.
         """
         return [interpreted(*part) for part in self._parts]
 
     @cached_property
     def slopes(self) -> list[Any]:
-        """Pullbacks of the functions `values`, which take the same inputs and derivatives with respect to the results.
-
-        The pullbacks return derivatives with respect to leaves and z.
-        """
+        """Two functions for derivatives in leaves and z, from inputs of `values`, and derivatives in results."""
         made = []
         for inputs, graphs in self._parts:
             bars, found = pulled_back(graphs, self._parts[0][0])
@@ -130,15 +127,15 @@ class _GraphMoments:
 
 
 class InducingRows(Op):
-    """The matrix (W | r) (n, M + 1) as a function of leaves, inducing inputs z (M, d) and inputs x (n, d).
+    """Operation for the matrix (W | r) (n, M + 1), with coefficients W and residual standard deviations r of rows.
 
-    It is computed by blocks: no other array has an axis over all rows. Entries are NaN if the covariance of inducing
-    values cannot be factorised.
+    Its inputs are leaves, inducing inputs z (M, d) and inputs x (n, d). It is computed by blocks: no other array has an
+    axis over all rows. Entries are NaN if the covariance of inducing values cannot be factorised.
 
     Parameters
     ----------
     moments : object
-        Object whose method `at` takes values of the leaves and z, and returns the `InducingMoments` of one function.
+        Object with a method `at` that returns the `InducingMoments` of one function for values of the leaves and z.
     """
 
     def __init__(self, moments: _Written | _ByGraphs) -> None:
@@ -154,7 +151,7 @@ class InducingRows(Op):
         return [*([True] for _ in node.inputs[:-1]), [False]]
 
     def blocks(self, n: int, m: int) -> Iterator[slice]:
-        """Return slices of n rows, for blocks of an array with m columns."""
+        """Return slices of n rows. Each slice is a block of an array with m columns."""
         step = max(1, _NUMBERS // m)
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
@@ -166,7 +163,7 @@ class InducingRows(Op):
         return None if white is None else (moments, white, dtrtri(white.factor[0], lower=1)[0])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Compute (W | r)."""
+        """Compute the matrix (W | r)."""
         x, found, m = inputs[-1], self.whitened(inputs), len(inputs[-2])
         out = np.empty((len(x), m + 1))
         if found is None:
@@ -189,7 +186,7 @@ class InducingRows(Op):
 
 
 class _InducingRowsPullback(Op):
-    """Derivatives with respect to leaves and inducing inputs, given derivatives with respect to (W | r)."""
+    """Operation for derivatives in leaves and inducing inputs, from derivatives in the result of `InducingRows`."""
 
     __props__ = ("rows",)
 
@@ -234,7 +231,7 @@ def inducing_rows(
     x: TensorVariable,
     data: Mapping[Variable, Variable],
 ) -> TensorVariable:
-    """Return the graph of the coefficients (W | r), (n, M + 1), of a process at inputs x (n, d).
+    """Return a graph of (W | r) (n, M + 1) of a process at inputs x (n, d), see `InducingRows`.
 
     Parameters
     ----------
@@ -277,7 +274,7 @@ def inducing_rows(
 
 
 class InducedProcess(CrossCovariance):
-    """A process at new inputs, by the standard normals of its inducing values.
+    """Process at new inputs, as a function of the standard normals of its inducing values.
 
     Parameters
     ----------
@@ -304,6 +301,6 @@ class InducedProcess(CrossCovariance):
         self._rows_at = ModelFunctions(prior.model, prior.hyperparameters, data)([rows], [x])
 
     def at_inputs(self, point: PointType, x: Array) -> tuple[Array, Array]:
-        """Return W (m, M) and r (m,) at inputs x (m, d)."""
+        """Return coefficients W (m, M) and residual standard deviations r (m,) at inputs x (m, d)."""
         (found,) = self._rows_at(point, x)
         return found[:, :-1], found[:, -1]

@@ -1,8 +1,8 @@
 """Nearest neighbours of places, and a PyTensor operation for the regressions of a process on values at neighbours.
 
 If correlations decrease with the distance between scaled inputs, neighbours are nearest by this distance. Otherwise
-they are the places with the largest correlations. Neighbours are constant during a search over hyperparameters: if they
-changed, the log evidence would jump.
+neighbours have the largest correlations. Neighbours are constant during a search over hyperparameters: changes would be
+jumps of the log evidence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ from pymc_gpep.solvers.sparse_precision import FactorPattern
 
 _PAIRS = 40_000  # Number of pairs of places in a block. The arrays of a block fit into a processor's cache.
 _CORRELATIONS = 4_000_000  # Largest number of correlations in a block.
-_SAMPLE = 60  # Number of places whose correlations are compared with distances.
-_NOT_FALLING = 1e-6  # Largest increase of a correlation with distance that counts as rounding.
+_SAMPLE = 60  # Largest number of places for a comparison of correlations with distances.
+_NOT_FALLING = 1e-6  # Increases of a correlation with distance up to this number count as rounding.
 
 
 def _symbols(columns: int) -> list[TensorVariable]:
@@ -55,14 +55,16 @@ def pair_covariance(
 
 
 class NeighbourRegressions(Op):
-    """Regressions of p places on m neighbours: coefficients (p, m), residual and prior variances (p,), in one vector.
+    """Operation for regressions of p places on m neighbours each, as a function of hyperparameters.
+
+    The result is one vector: coefficients (p, m), residual variances (p,) and prior variances (p,).
 
     Parameters
     ----------
     model : pm.Model
     functions : ProcessFunctions
     jitter : float
-        Jitter added to the variances of places in the regressions, but not to the returned prior variances.
+        Jitter that is added to variances of places in the regressions, but not to the returned prior variances.
     places : array (p, d)
         Inputs of the places, in the order of the sets.
     sets : NeighbourSets
@@ -130,7 +132,7 @@ class NeighbourRegressions(Op):
         return made[0], made[1]
 
     def pulled(self, leaves: Sequence[Array], out: Array, bar: Array) -> list[Array]:
-        """Return derivatives with respect to hyperparameters, given derivatives `bar` with respect to the output."""
+        """Return derivatives in hyperparameters, from derivatives `bar` in the output."""
         p, m = self._sets.cells.shape
         entries, _ = self.entries(leaves)
         b, of_b, of_d = out[: p * m].reshape(p, m), bar[: p * m].reshape(p, m), bar[p * m : -p]
@@ -144,7 +146,7 @@ class NeighbourRegressions(Op):
 
 
 class _NeighbourPullback(Op):
-    """Derivatives of `NeighbourRegressions` with respect to hyperparameters, given derivatives in its output."""
+    """Operation for derivatives in hyperparameters, from derivatives in the output of `NeighbourRegressions`."""
 
     __props__ = ("of",)
 
@@ -165,7 +167,7 @@ class _NeighbourPullback(Op):
 
 
 class NeighbourChoice:
-    """The choice of neighbours of a process at given hyperparameters.
+    """Functions that choose the neighbours of places for a process, at given hyperparameters.
 
     Parameters
     ----------
@@ -204,9 +206,9 @@ class NeighbourChoice:
         return np.asarray(scales) if falls else None
 
     def centre(self, point: PointType, x: Array) -> Array:
-        """Return an offset (d,) to subtract from places: their mean; 0 if covariances depend on more than distances.
+        """Return an offset (d,) to subtract from places: their mean, or 0 if covariances depend on more than distances.
 
-        Distances of inputs with a large offset, such as metres on a map, would lose digits without the subtraction.
+        Without it, distances of inputs with a large offset, such as metres on a map, would lose digits.
         """
         middle: Array = x.mean(axis=0)
         return middle if self.scales(point, x - middle) is not None else np.zeros_like(middle)
@@ -245,7 +247,7 @@ class NeighbourChoice:
     def _by_correlation(
         self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return indices as `earlier` does, of the places with the largest correlations; computed block by block."""
+        """Return indices as in `earlier`, but of the places with the largest correlations, computed in blocks."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))

@@ -1,7 +1,7 @@
 """Covariance and mean of a Gaussian process at any inputs, as graphs.
 
-PyMC keeps no record of a `pm.gp.Latent`. The model contains only the graph of the covariance at its inputs. This graph,
-rebuilt over new inputs, is the covariance at the new inputs.
+PyMC models do not store a `pm.gp.Latent`. The model contains only the graph of the covariance at its inputs. It is
+rebuilt at new inputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
 
 
 class ProcessFunctions(Protocol):
-    """A Gaussian process prior at inputs (m, d), in terms of the random variables of the model."""
+    """Covariance and mean of a Gaussian process at any inputs (m, d), as graphs of the model's random variables."""
 
     inputs: TensorVariable
     """Inputs of the model, (n, d)."""
@@ -49,7 +49,7 @@ class ProcessFunctions(Protocol):
 
 
 class OfMaker:
-    """A prior from the covariance and mean functions of a `pm.gp.Latent`."""
+    """Covariance and mean of a process from the functions of a `pm.gp.Latent`."""
 
     def __init__(self, gp: pm.gp.Latent) -> None:
         self._gp = gp
@@ -82,7 +82,7 @@ class OfMaker:
 
 
 class OfGraph:
-    """A prior from its graph in the model."""
+    """Covariance and mean of a process from the graph of its prior in the model."""
 
     def __init__(self, latent: LatentGP, columns: "_Columns", stop: Sequence[Variable]) -> None:
         self._covariance = without_jitter(latent)
@@ -119,8 +119,8 @@ class _Columns:
     Parameters
     ----------
     found : iterable of Variable
-        Data over points. The inputs are the array that `pm.gp.Latent.prior` was given, if all data are columns of it.
-        Otherwise they are the first data that contain all columns.
+        Data over points. If all data are columns of the array that `pm.gp.Latent.prior` received, the inputs are this
+        array. Otherwise they are the first data that contain all columns.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class _Columns:
         return variable is self._base or variable in self._of
 
     def at(self, leaf: Variable, x: TensorVariable) -> TensorVariable:
-        """Return data of the graph at new inputs x."""
+        """Return the columns of new inputs x that replace data `leaf` of the graph."""
         columns = self._of.get(leaf, self._all)
         if leaf.type.ndim == 1:
             return x[:, columns[0]]
@@ -181,7 +181,7 @@ class _Columns:
 
 
 class _At:
-    """The `RowPoints` of a `Walk`: data at the inputs of the rows and of the columns."""
+    """Replacements (`RowPoints`) of a `Walk`: data at the inputs of the rows and of the columns."""
 
     def __init__(self, columns: _Columns, inputs: Mapping[Role, TensorVariable]) -> None:
         self._columns = columns
@@ -195,7 +195,7 @@ class _At:
 
 
 def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
-    """Return the priors of a model as functions of inputs.
+    """Return covariance and mean of each process of a model, at any inputs.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
     ------
     StructureError
         If the graph of a prior cannot be rebuilt over new inputs. With `gps` also if the model computes inputs from
-        data, since new inputs then have a different form than inputs of the `pm.gp.Latent`.
+        data: new inputs then have another form than inputs of the `pm.gp.Latent`.
     """
     if gps is not None:
         for latent, gp in gps.items():
@@ -261,14 +261,14 @@ def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent)
 
 
 def _is_in_order(noted: NotedInputs) -> bool:
-    """Return whether a constant with the values of the noted inputs also has their order of columns."""
+    """Return whether the columns of a constant equal to the noted inputs are also in the same order."""
     if noted.columns is None:
         return not some_columns_alike(noted.array)
     return noted.columns == tuple(range(noted.array.shape[1]))
 
 
 def _columns_noted(leaves: Iterable[Variable], array: Array) -> dict[Variable, tuple[int, ...] | None]:
-    """Return for each constant of the graph its recorded columns of the inputs `array`."""
+    """Return for each constant of the graph its recorded columns in the inputs `array`."""
     noted = {leaf: noted_inputs(leaf) for leaf in leaves}
     return {leaf: own.columns for leaf, own in noted.items() if own is not None and np.array_equal(own.array, array)}
 
@@ -289,7 +289,7 @@ def _data(leaf: Variable) -> Array:
 
 
 class MovedSum:
-    """Expressions over new rows, in terms of symbols for the values of processes at these rows.
+    """Expressions over rows, rebuilt over new rows, with symbols for the values of processes at the new rows.
 
     Constants that are columns of the inputs are replaced by columns of the new inputs. Data of the model do not change.
 
@@ -306,7 +306,7 @@ class MovedSum:
     Attributes
     ----------
     values : dict of TensorVariable to TensorVariable
-        Latent values of each process → symbol for its values at the new inputs.
+        Symbol for the values of each process at the new inputs, by its latent values.
     """
 
     def __init__(
@@ -343,11 +343,11 @@ class MovedSum:
         return whole or variable in self._there
 
     def is_of(self, variable: Variable, f: TensorVariable) -> bool:
-        """Return whether a variable, found by an error of the walk, is the symbol for the values f of a process."""
+        """Return whether a variable in an error of the walk belongs to the values f of a process."""
         return variable in ancestors([self._leaves[f]])
 
     def _columns(self, leaf: Constant) -> TensorVariable:
-        """Return columns of the new inputs for a constant that consists of columns of the model's inputs."""
+        """Return columns of the new inputs in place of a constant that has columns of the model's inputs."""
         array = np.asarray(leaf.data, dtype=np.float64)
         if array.shape == self._inputs.shape and np.array_equal(array, self._inputs):
             return self._x
@@ -365,7 +365,7 @@ class MovedSum:
         return self._x[:, columns[0]] if array.ndim == 1 else self._x[:, columns]
 
     def moved(self, expression: TensorVariable, axis: int) -> TensorVariable:
-        """Return an expression whose axis over points now runs over the new points.
+        """Return an expression over the new points, along its axis `axis` over points.
 
         Raises
         ------
@@ -377,7 +377,7 @@ class MovedSum:
         return self._walk(own, [ROWS if i == axis and not one[i] else None for i in range(own.ndim)])
 
     def mean(self, latent: LatentGP, maker: pm.gp.Latent | None) -> TensorVariable:
-        """Return the mean of a process at new inputs: by its graph, or else by the mean function of `maker`."""
+        """Return the mean of a process at new inputs: from its graph, or else from the mean function of `maker`."""
         try:
             return self.moved(latent.mean, latent.mean.ndim - 1)
         except CannotSplitError:

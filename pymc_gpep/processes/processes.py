@@ -1,4 +1,4 @@
-"""Gaussian processes of a model: prior moments at the data and at new inputs, variables, values for samplers."""
+"""Gaussian processes of a model as prior of latent values, at the data, at new inputs and for samplers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,7 +78,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
-    """Return the data that are the inputs of a process, up to dtype and axes; None for computed inputs."""
+    """Return the data that are the inputs of a process, apart from dtype and axes; None for computed inputs."""
     while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
         inputs = inputs.owner.inputs[0]
     return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
@@ -87,7 +87,7 @@ def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
 def inputs_by_name(
     x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
 ) -> Array:
-    """Return new inputs (m, columns) that are given as an array, or by the name of their data in the model."""
+    """Return new inputs (m, columns), from an array or from new values of their data in the model."""
     if variable is None or variable.name not in new:
         return new_inputs(x, columns)
     if x is not None:
@@ -130,7 +130,7 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
     """
     makers = None if gps is None else dict(match_priors(prior, gps))
     found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
-    if makers is not None:  # A graph is split by rows, but functions of a `pm.gp.Latent` may combine rows.
+    if makers is not None:  # Functions of a `pm.gp.Latent` may combine rows.
         for _, functions in found:
             _check_apart(prior.model, functions)
     return found
@@ -154,7 +154,7 @@ def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
 class CrossCovariance(PriorAtNewRows):
     """Prior moments of Gaussian processes at new inputs, compiled once.
 
-    Covariance functions come from `gps`, or from the graph of the model if `gps` is None. Data have the values of the
+    Covariance functions are from `gps`, or from the graph of the model if `gps` is None. Data have the values of the
     fit. A call takes values of the hyperparameters and inputs (m, d). It returns the prior covariance with the inputs
     of the model (1 or c, m, n), the prior variance (1 or c, m) and the prior mean (c, m). The mean is 0 unless `means`
     is True. If `first` is given, the n inputs are the model's inputs at these rows.
@@ -212,7 +212,7 @@ class CrossCovariance(PriorAtNewRows):
 
 
 class ProcessVariables(IntegratedVariables):
-    """Latent values of Gaussian processes, and the standard normals from which they are computed.
+    """Latent values of Gaussian processes, and their standard normals, as variables of a model.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class ProcessVariables(IntegratedVariables):
 
 
 class ProcessValues(SampledValues):
-    """Latent values f (c, n) as the values that samplers move, for both forms of the prior in PyMC.
+    """Latent values f (c, n) of Gaussian processes for samplers, for both parametrisations of a prior in PyMC.
 
     Parameters
     ----------
@@ -372,9 +372,9 @@ class GPModel(LatentPrior):
     Attributes
     ----------
     latents : tuple of LatentGP
-        The priors. The attribute `classes` of a prior has the indices of its latent functions.
+        Priors of the model. The attribute `classes` of a prior has the indices of its latent functions.
     kept : dict of TensorVariable to str
-        Gaussian variables in means that stay hyperparameters → the reason.
+        Gaussian variables in means that stay hyperparameters, and the reasons.
     """
 
     model: pm.Model
@@ -432,7 +432,7 @@ class GPModel(LatentPrior):
 
     @cached_property
     def shared(self) -> bool:
-        """Whether the prior covariances of all functions are the same graph; equal values do not suffice."""
+        """Whether the prior covariances of all functions are equal graphs. Equal values are not enough."""
         first, *others = (latent.cov for latent in self.latents)
         return all(equal_computations([first], [other]) for other in others)
 
@@ -448,7 +448,7 @@ class GPModel(LatentPrior):
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
-        """Return the outputs of all priors in the order of the functions, given a list of outputs for each prior."""
+        """Return the outputs of all priors in the order of the functions, from a list of outputs for each prior."""
         by_function = {
             k: row
             for latent, of_outputs in zip(self.latents, listed, strict=True)
@@ -459,7 +459,7 @@ class GPModel(LatentPrior):
 
 @dataclass(frozen=True, eq=False)
 class GroupedProcesses(GPModel):
-    """Processes at the first row of each group of rows with the same inputs.
+    """Gaussian processes at groups of rows with the same inputs. A group is represented by its first row.
 
     Attributes
     ----------
@@ -490,7 +490,7 @@ class GroupedProcesses(GPModel):
 
 
 def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
-    """Return a variable with the shape of a prior's latent values as a list with one vector (n,) for each output."""
+    """Split a variable in the shape of a prior's latent values into a list of vectors (n,), one for each output."""
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
 
 
@@ -500,8 +500,7 @@ def read_processes(model: pm.Model) -> GPModel:
     Raises
     ------
     StructureError
-        If no prior is a Gaussian process. If priors have different numbers of points, share a variable or depend on
-        each other.
+        If no prior is a Gaussian process. If priors differ in the number of points, share a variable or are dependent.
     """
     refuse_what_was_made(model)
     model = lower_dims(model)
@@ -531,7 +530,7 @@ def read_processes(model: pm.Model) -> GPModel:
 
 
 def processes_or(error: StructureError, model: pm.Model) -> GPModel:
-    """Return the latent functions of a model with Gaussian processes. Raise `error` if the model has no process.
+    """Return the latent functions of a model with Gaussian processes; raise `error` if it has no process.
 
     Raises
     ------
@@ -567,7 +566,7 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
 def with_functions(
     latent: LatentGP, classes: tuple[int, ...], model: pm.Model, stop: Collection[Variable] = ()
 ) -> LatentGP:
-    """Return a prior with the indices `classes` of its latent functions, and a mean in the shape of latent values.
+    """Return a prior with indices `classes` of its latent functions, and a mean in the shape of latent values.
 
     Mean and covariance are converted to double precision, except random variables and the variables in `stop`.
     """

@@ -1,4 +1,4 @@
-"""Stationary covariances in graphs: length scales moved out of products, and the profile over scaled distances.
+"""Stationary covariances in graphs: length scales are moved out of products, and the form is recognised.
 
 Covariance functions of PyMC divide inputs by length scales and then compute distances. For a scalar length scale,
 `scales_outside` divides distances instead. This saves an array of points × columns for each function, and for each
@@ -6,8 +6,8 @@ derivative with respect to a length scale.
 
 PyMC clips squared distances at 0, since rounding may make them negative. The derivative of a clipped number is 0.
 Between a point and itself, the terms of the derivative cancel if the clip is active in all terms, or in none. XLA
-computes the distance again for each term, so rounding may activate the clip in only a part of them. So the derivative
-here ignores the clip, which is correct at any distance.
+computes the distance again for each term. Then rounding may activate the clip in a part of the terms. Therefore the
+derivative here ignores the clip. It is correct at any distance.
 
 `stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
 The variance v, the scales s (d,) and the noise variance are graphs of the hyperparameters. For such a covariance, a
@@ -42,9 +42,9 @@ from pymc_gpep.solvers.step_algebra import PROFILES, Profile
 
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with the same values in which numbers that multiply inputs are moved out of sums over columns.
+    """Return graphs with the same values, with numbers that multiply inputs moved out of sums over columns.
 
-    Derivatives are also the same, except that they ignore the clip of squared distances.
+    Derivatives are also the same, but ignore the clip of squared distances.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Give a squared distance r² + r'² − 2 x·x' clipped at 0 the derivative of the distance without the clip."""
+    """Replace the derivative of a clipped squared distance x² + x'² − 2 x·x' by the derivative without a clip."""
     if not isinstance(node.op.scalar_op, Clip):
         return None
     square, least, most = node.inputs
@@ -140,9 +140,9 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
     return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
 
 
-_SPREADS = 0.01, 0.3, 1.0, 3.0  # Standard deviations of the compared points, in length scales divided by √(2d).
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # Standard deviations of compared points, in units of length scales / √(2d).
 _POINTS = 8  # Number of points with each spread.
-# Largest relative difference that counts as equal: PyMC adds 1e-12 to squared distances before the square root.
+# Values with a relative difference up to this number count as equal. PyMC adds 1e-12 to squared distances before roots.
 _TOLERANCE = 3e-6
 
 
@@ -217,7 +217,7 @@ def stationary(
 
 
 def input_scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
-    """Return the scales s (d,) that multiply z in the only product of inputs in a covariance; None if unknown."""
+    """Return scales s (d,) of the inputs, from the only product of z and x in a covariance; None if unknown."""
     products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
     of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]
     if len(of_inputs) != 1:
@@ -235,7 +235,7 @@ def input_scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) ->
 
 
 def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
-    """Return the columns of z in a matrix that is z, or columns of z, times a factor independent of z; else None."""
+    """Return the columns of z in a matrix, if it is columns of z times a factor independent of z; else None."""
     if scaled is z:
         return np.arange(z.type.shape[1])
     node: Any = scaled.owner

@@ -1,6 +1,6 @@
 """Gaussian variables of a model as affine functions of independent standard normals.
 
-recipe: the protocol of a recipe, a distribution as an affine function of standard normals
+recipe: recipes and fields of random variables, and roots of covariances
 normals: multivariate normal, zero-sum, Kronecker products
 series: random walks and autoregressive series
 areas: conditional autoregressions over areas

@@ -33,7 +33,7 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(CARRV)
 def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe mu + R z, R Rᵀ = (tau (D - alpha W))⁻¹, where the diagonal matrix D has the column sums of W.
+    """Return the recipe mu + R z of a `pm.CAR`, with R Rᵀ = (tau (D - alpha W))⁻¹ and column sums D of W.
 
     PyMC's density is the density of this Gaussian times a constant that depends on W alone.
     """
@@ -53,7 +53,7 @@ def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
-    """Return the field x = √tau (variable - mu), with precision D - alpha W; None if W is random."""
+    """Return the field x = √tau (variable - mu) of a `pm.CAR`, with precision D - alpha W; None if W is random."""
     if is_random(weights) or weights.ndim != 2:
         return None
     w = csr_array(_value(weights), dtype=float)
@@ -75,7 +75,7 @@ def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
 
 @reads(ICARRV)
 def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe sigma R z + sd_of_mean z₀, R Rᵀ = (D - W)⁺; the second term is the mean of all areas.
+    """Return the recipe sigma R z + sd_of_mean z₀ of a `pm.ICAR`, with R Rᵀ = (D - W)⁺. z₀ is for the mean of areas.
 
     For sigma = 1, PyMC's density is the density of this Gaussian times a constant. PyMC leaves out a power of sigma.
     """
@@ -99,9 +99,9 @@ def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _icar_field(weights: csr_array, sigma: TensorVariable, sd_of_mean: TensorVariable) -> Field:
-    """Return the field x = variable / sigma, where Q is D - W plus a ridge at one area.
+    """Return the field x = variable / sigma of a `pm.ICAR`, with Q equal to D - W plus a ridge at one area.
 
-    The term V W⁻¹ Vᵀ removes the ridge and adds the precision of the sum of all areas.
+    The term V W⁻¹ Vᵀ of the field removes the ridge, and adds the precision of the sum of all areas.
     """
     n, below = weights.shape[0], tril(weights, -1).tocoo()
     degrees = np.asarray(weights.sum(axis=0)).ravel()
@@ -140,8 +140,8 @@ def _value(variable: TensorVariable) -> NDArray[np.float64]:
 def _intrinsic_root(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a root of the pseudo-inverse of D - W, (n, n - 1).
 
-    If the last area is held at zero, the remaining part of D - W has a Cholesky factor. Its inverse is a root of a
-    generalised inverse. Subtracting the mean of all areas makes it a root of the pseudo-inverse.
+    Without the last area, D - W has a Cholesky factor. The inverse of this factor is a root of a generalised inverse.
+    After subtraction of the mean of all areas it is a root of the pseudo-inverse.
     """
     laplacian = np.diag(weights.sum(axis=0)) - weights
     n = len(weights)

@@ -37,20 +37,20 @@ from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 type Indices = NDArray[np.int64]
 type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
-_SPARSE = 0.1  # Largest share of nonzero entries in a precision that counts as sparse.
+_SPARSE = 0.1  # A precision counts as sparse if at most this share of its entries is nonzero.
 _HELD = 8  # Largest number of zero-sum constraints in a field.
-_SMALL = 100  # Number of rows below which a precision with a larger share also counts as sparse.
+_SMALL = 100  # A precision with fewer rows counts as sparse if its nonzero entries are few enough for this size.
 
 
 @reads(FlatRV)
 def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe whose z are the entries of the variable, each with density 1."""
+    """Return the recipe of a flat variable. Its z are the entries of the variable, each with density 1."""
     size = prod(shape)
     return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
 
 
 class WideUniformRV(UniformRV):
-    """A uniform variable whose bounds are ignored, since the posterior is negligible beyond them."""
+    """Uniform variable with bounds that are ignored: the posterior is negligible beyond them."""
 
 
 wide_uniform = WideUniformRV()
@@ -58,7 +58,7 @@ wide_uniform = WideUniformRV()
 
 @reads(WideUniformRV)
 def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe midpoint + width · z, with density 1 for z from −½ to ½."""
+    """Return the recipe midpoint + width · z of a uniform variable, with density 1 for z from −½ to ½."""
     size = prod(shape)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], bounds: Sequence[TensorVariable]) -> TensorVariable:
@@ -70,7 +70,7 @@ def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(MvNormalRV)
 def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe mean + R z, where R is a root of the covariance, or of each covariance in a batch."""
+    """Return the recipe mean + R z of a normal, with a root R of its covariance, or of each covariance in a batch."""
     mean, cov = parameters(variable)
     root = read_root(cov)
     return Recipe(
@@ -112,7 +112,7 @@ def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries
 
 @reads(SparseNormalRV)
 def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe mean + R z, where R is a root of the inverse precision, with a field of this precision."""
+    """Return the recipe mean + R z of a sparse normal, with a root R of the covariance, and a field."""
     _, _, mean, entries, *places = parameters(variable)
     first, second = evaluate(places)
 
@@ -128,7 +128,7 @@ def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(ZeroSumNormalRV)
 def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe of independent normals minus their means along the axes whose sums are zero."""
+    """Return the recipe of a zero-sum normal: independent normals minus their means along the zero-sum axes."""
     sigma = parameters(variable)[2]
     size, series = prod(shape), prod(shape[:-1])
     axes = range(-variable.owner.op.ndim_supp, 0)
@@ -152,7 +152,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
-    """Return the recipe of a zero-sum normal before its last axis is centred, with the same standard normals z.
+    """Return the recipe of a zero-sum normal without the subtraction of means, with the same standard normals z.
 
     None for other variables.
     """
@@ -168,7 +168,7 @@ _ENTRIES = 2_000_000  # Largest number of entries in the Kronecker product of pr
 
 @reads(KroneckerNormalRV)
 def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe that applies a root of each factor along one axis. Noise has further standard normals."""
+    """Return the recipe of a Kronecker normal: a root of each factor acts along one axis. Noise has further normals."""
     _, _, mu, sigma, *covs = parameters(variable)
     roots = [read_root(cov) for cov in covs]
     lengths = [int(each[-1]) for each in evaluate(resolve_shapes([cov.shape for cov in covs]))]
@@ -187,9 +187,9 @@ def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape, noisy: bool) -> Field | None:
-    """Return the field with the Kronecker product of the factors' precisions; None if it has too many entries.
+    """Return a field with the Kronecker product of the factors' precisions; None if it has too many entries.
 
-    The precision of a factor that is defined by its covariance is dense, so only short factors are allowed.
+    A factor that is defined by its covariance has a dense precision, and must be short.
     """
     shown = [root.of is inverse_root for root in roots]
     if any(not sparse and length > _SHORT for sparse, length in zip(shown, lengths, strict=True)):
@@ -230,7 +230,7 @@ def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape
 
 @reads(MatrixNormalRV)
 def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe mu + R Z Cᵀ of a matrix, with roots R and C. PyMC has no density for a batch of matrices."""
+    """Return the recipe mu + R Z Cᵀ of a matrix normal, with roots R and C. A batch has no density in PyMC."""
     if len(shape) != 2:
         return None
     mu, row_root, column_root = parameters(variable)

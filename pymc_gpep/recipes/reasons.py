@@ -18,11 +18,11 @@ _MIXTURES = {
     LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1{shape})",
     MvStudentTRV: "pm.MvNormal(..., cov=w * scale) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
 }
-"""Distribution → code for the same prior as a normal whose scale has a variable w, a hyperparameter."""
+"""Code for the same prior as a normal with a random scale w, a hyperparameter, by distribution."""
 
 
 def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
-    """Return why a variable that looks Gaussian is not integrated out, and the code to write instead.
+    """Return why a variable is not integrated out, and the code to write instead.
 
     Parameters
     ----------

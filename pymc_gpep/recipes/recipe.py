@@ -1,7 +1,6 @@
 """Random variables as affine functions of independent standard normals: recipes, and roots of covariances.
 
-A root is any square matrix R with R Rᵀ equal to the covariance. It depends on parameters alone, so that the variable is
-the matrix product of R and standard normals.
+A root is any square matrix R with R Rᵀ equal to the covariance. It depends only on parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariab
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A Gaussian random variable as a function of a vector x that has the sparse precision Q + V W⁻¹ Vᵀ.
+    """Gaussian random variable as a function of a vector x with the sparse precision Q + V W⁻¹ Vᵀ.
 
     Attributes
     ----------
@@ -52,12 +51,12 @@ class Field:
     entries : callable
         Function of the recipe's scales that returns these entries, (m,).
     columns : array (p, size)
-        Vᵀ.
+        The matrix V transposed.
     widths : array (p,)
         The diagonal of W.
     blocks : tuple of tuple of int
-        Shapes of the parts of x. Each entry of the variable has one number in each part. Empty if x has the shape of
-        the variable.
+        Shapes of the parts of x. An entry of the variable has one number in each part. Empty for the shape of the
+        variable.
     independent : bool
         Whether the entries of x are independent standard normals.
     """
@@ -79,7 +78,7 @@ class Field:
         return cls(make, every, every, lambda scales: pt.ones(every.size), no_columns, np.zeros(0), (), not len(flat))
 
     def cumulated(self, begin: int, shape: Shape) -> "Field":
-        """Return the field with one part x of its vector replaced by the running sums y of x along the last axis.
+        """Return the field as a function of running sums y of a part x of its vector, along the last axis.
 
         The precision of y is Dᵀ Q D, where x = D y are the differences of successive sums.
 
@@ -107,7 +106,7 @@ class Field:
         m, diagonal = len(self.first), self.first == self.second
         rows = np.stack([self.first, self.first, before[self.first], before[self.first]])
         others = np.stack([self.second, before[self.second], self.second, before[self.second]])
-        # An entry off the diagonal stands for (i, j) and (j, i). Both add if they move to the diagonal of Dᵀ Q D.
+        # An entry off the diagonal is for (i, j) and (j, i). Both are added if they move to the diagonal of Dᵀ Q D.
         weights = np.array([1.0, -1.0, -1.0, 1.0])[:, None] * np.where((rows == others) & ~diagonal, 2.0, 1.0)
         there = (rows >= 0) & (others >= 0)
         there[2] &= ~diagonal
@@ -122,7 +121,7 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A Gaussian random variable as an affine function of independent standard normals.
+    """Gaussian random variable as an affine function of independent standard normals.
 
     Attributes
     ----------
@@ -136,13 +135,13 @@ class Recipe:
         `make(z, means, scales)` returns the variable as a graph in double precision, with the shape of the random
         variable when it was read. The graph is affine in `z` (size,) and in the means.
     positive : tuple of TensorVariable
-        Parameters whose negative values have density 0 in PyMC, although `make` accepts them.
+        Parameters that must not be negative: PyMC's density is then 0, although `make` accepts them.
     field : Field, optional
         The same variable as a function of `size` numbers with a sparse precision.
     flat : tuple of int
         Positions in z, and in the vector of the field, with a flat prior in place of a standard normal one.
     bounded : bool
-        Whether flat entries are restricted to −½ to ½. The restriction is ignored, as negligible for the posterior.
+        Whether flat entries have the bounds −½ and ½. The bounds are ignored: their effect is negligible.
     wide : tuple of float
         Standard deviations of normal priors that replaced the flat priors, one for each flat entry.
     """
@@ -169,7 +168,7 @@ class Recipe:
 
     @property
     def as_field(self) -> Field:
-        """The field of the recipe, or independent standard normals without a field."""
+        """Field of the recipe; for a recipe without a field, a field of independent standard normals."""
         return self.field or Field.plain(self.size, self.make, self.flat)
 
     def by_field(self, field: Field | None = None) -> "Recipe":
@@ -205,7 +204,7 @@ def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
     Returns
     -------
     Recipe or None
-        None for a variable that is not Gaussian, that has no recipe, or whose transform is not linear.
+        None for a variable that is not Gaussian, has no recipe, or has a transform that is not linear.
     """
     if not is_read(variable) or not keeps_gaussian(variable, model):
         return None
@@ -213,7 +212,7 @@ def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
 
 
 def recipe_of(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe of a random variable of this shape, which may be a part of another distribution."""
+    """Return the recipe of a random variable with this shape. It may be a part of another distribution."""
     return _READERS[type(variable.owner.op)](variable, shape) if is_read(variable) else None
 
 
@@ -227,7 +226,7 @@ def keeps_gaussian(variable: TensorVariable, model: pm.Model) -> bool:
 
 
 def shape_of(variable: TensorVariable) -> Shape:
-    """Return the shape of a variable as integers; later data may change the shape."""
+    """Return the present shape of a variable as integers. New data may change the shape."""
     known = variable.type.shape
     if all(length is not None for length in known):
         return cast(Shape, tuple(known))
@@ -248,10 +247,7 @@ def is_random(variable: Variable) -> bool:
 
 
 def unbroadcast(mean: TensorVariable) -> TensorVariable:
-    """Return a mean before PyMC broadcast it to the shape of a distribution.
-
-    The broadcast mean seems to depend on the covariance, since its length is that of the covariance.
-    """
+    """Return a mean before its broadcast to the shape of a distribution. The broadcast depends on the covariance."""
     while (node := mean.owner) is not None:
         if is_elementwise(mean, Second):
             mean = cast(TensorVariable, node.inputs[1])
@@ -285,7 +281,7 @@ def as_double(variable: TensorVariable) -> TensorVariable:
 
 
 class Root(NamedTuple):
-    """A parameter of a distribution, and the function that computes a root of the covariance from it."""
+    """Parameter of a distribution, and a function that computes a root of the covariance from it."""
 
     scale: TensorVariable
     of: Callable[[TensorVariable], TensorVariable]
@@ -362,7 +358,7 @@ def _is_transpose(variable: TensorVariable, of: TensorVariable) -> bool:
 
 
 def _is_square(matrix: TensorVariable) -> bool:
-    """Return whether a factor is square. A factor with more columns than rows needs more standard normals than rows."""
+    """Return whether a factor of a covariance is square. Other factors would need more standard normals than rows."""
     if getattr(matrix.tag, "lower_triangular", False):
         return True
     rows, columns = matrix.type.shape[-2:]
@@ -373,7 +369,7 @@ def _is_square(matrix: TensorVariable) -> bool:
 
 @reads(NormalRV)
 def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe mean + scale · z, where z has the shape of the variable."""
+    """Return the recipe mean + scale · z of independent normals."""
     mu, sigma = parameters(variable)
     given = sigma
     while given.owner is not None and isinstance(given.owner.op, DimShuffle):

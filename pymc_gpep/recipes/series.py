@@ -29,7 +29,7 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(RandomWalkRV)
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe of the running sums of a start and innovations, each with any Gaussian distribution.
+    """Return the recipe of a random walk: running sums of a start and of innovations, both Gaussian.
 
     In PyMC, time is the first axis of start and innovations. In the walk, time is the last axis.
     """
@@ -63,8 +63,8 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
     """Return a field of the start and the walk minus the start, for normal steps; None for other steps.
 
-    The start is a separate part. Steps with a common scale are divided by this scale. Otherwise small steps have a
-    large precision, next to which smaller precisions are lost to rounding.
+    The start is a separate part. Steps with a common scale are divided by this scale. Otherwise small steps would have
+    a large precision, and smaller precisions would be lost to rounding.
     """
     start, innovations, _ = parameters(variable)
     *series, length = shape
@@ -101,7 +101,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
 
 @reads(AutoRegressiveRV)
 def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe A⁻¹ e, where e is the start and the innovations, and e = A · series."""
+    """Return the recipe A⁻¹ e of an autoregression: e = A · series has the start and the innovations."""
     rho, sigma, start, *_ = parameters(variable)
     op = variable.owner.op
     order, constant = op.ar_order, op.constant_term
@@ -130,7 +130,7 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
 
 
 def _series_field(start: TensorVariable, order: int, shape: Shape) -> Field | None:
-    """Return the field x = series / sigma for a normal start with mean 0; None for other starts and short series."""
+    """Return the field x = series / sigma of an autoregression, if its start is normal with mean 0; else None."""
     *series, length = shape
     if not isinstance(start.owner.op, NormalRV) or is_random(mean := parameters(start)[0]):
         return None

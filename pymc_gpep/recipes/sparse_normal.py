@@ -1,7 +1,7 @@
-"""A multivariate normal with a sparse precision, as a PyMC distribution.
+"""Multivariate normal with a sparse precision, as a PyMC distribution.
 
-The precision is represented by the entries of its lower triangle, so that derivatives need no matrix. The log
-determinant and its derivative, which consists of entries of the inverse, are computed from one sparse factor.
+The precision is represented by the entries of its lower triangle, so derivatives need no matrix. One sparse factor
+determines the log determinant and its derivative, entries of the inverse.
 """
 
 import warnings
@@ -34,12 +34,12 @@ from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision
 
 type Indices = NDArray[np.int64]
 
-# Largest asymmetry of a matrix that counts as symmetric, relative to its largest entry.
+# A matrix counts as symmetric if its asymmetry, relative to its largest entry, is at most this number.
 _ASYMMETRY = 1e-9
 
 
 class _Pattern(NamedTuple):
-    """Sparsity pattern of a precision, and the position (slot) of each of its entries in the factor."""
+    """Sparsity pattern of the factor of a precision, and positions (slots) of the precision's entries in it."""
 
     factor: FactorPattern
     slots: Indices
@@ -60,7 +60,7 @@ def _factorised(entries: Array, first: Indices, second: Indices, size: int) -> t
 
 
 class _LogDeterminant(Op):
-    """Log determinant of a precision with entries (m,) in its lower triangle, and the same entries of its inverse.
+    """Operation for the log determinant of a precision with entries (m,), and for the same entries of its inverse.
 
     If the precision is not positive definite, the log determinant is −∞, and the entries are NaN.
     """
@@ -99,7 +99,7 @@ class _LogDeterminant(Op):
 
 
 class _Spread(Op):
-    """Draws from N(0, Q⁻¹), computed from standard normals (..., n) and entries of Q."""
+    """Operation for draws from N(0, Q⁻¹), computed from standard normals (..., n) and entries of Q."""
 
     __props__ = ()
 
@@ -123,7 +123,7 @@ class _Spread(Op):
 @numba_funcify.register(_Spread)
 def _numba(op: Op, node: Apply | None = None, storage_map: Any = None, **kwargs: Any) -> Callable[..., Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # The warning says that the code calls Python.
+        warnings.simplefilter("ignore", UserWarning)  # Numba warns that the code calls Python.
         return cast(Callable[..., Any], generate_fallback_impl(op, node, storage_map, **kwargs))
 
 
@@ -164,7 +164,7 @@ def _log_density(
 
 
 class SparseNormal(Continuous):
-    r"""Multivariate normal with a sparse precision Q, whose entries are mostly zero.
+    r"""Multivariate normal with a sparse precision Q.
 
     .. math:: \log p(x) = \tfrac12 \log|Q| - \tfrac n2 \log 2\pi - \tfrac12 (x - \mu)^T Q (x - \mu)
 
@@ -180,8 +180,7 @@ class SparseNormal(Continuous):
     Raises
     ------
     ValueError
-        If `tau` is not square and symmetric, or contains an unsupported operation. If the length of `mu` differs from
-        n.
+        If `tau` is not square and symmetric, or has an unsupported operation. If the length of `mu` is not n.
     TypeError
         If `tau` is not sparse.
 
