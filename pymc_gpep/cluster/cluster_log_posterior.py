@@ -1,6 +1,6 @@
-"""Log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines.
+"""Log posterior of hyperparameters and inducing inputs, with the rows of the data on several machines.
 
-The sites stay on the workers. `SitesOnCluster` is the vector space in which EP iterates.
+EP has a site for each row. Sites stay on the machine of their row, and `SitesOnCluster` moves them by messages.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         Whether inducing inputs are learned, as part of the flat vector. If not, they are fixed.
     client : distributed.Client
     parts : int, optional
-        Number of parts of the rows; by default the number of threads of all workers.
+        Number of parts into which the rows are divided; by default the number of threads of all workers.
     rows : Rows, optional
         Rows that replace the rows of the model.
 
@@ -119,7 +119,7 @@ class ClusterLogPosterior(SparseLogPosterior):
     def _by_parts(
         self, prior: PriorAt, start: Array | None, slopes: bool = False
     ) -> tuple[SparseSolution, tuple[Array, ...] | None]:
-        """Solve from a start. If the solve does not converge, solve again from the default sites."""
+        """Solve from a start. If the solve does not converge, solve again from default sites."""
         return from_start_or_cold(
             lambda begin: self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes),
             start,
@@ -154,9 +154,9 @@ class ClusterLogPosterior(SparseLogPosterior):
 
 
 class _Combined:
-    """Combination of the sites of several solves, as the start of another solve.
+    """Combine the sites of several former solves into the start of another solve.
 
-    The start of one solve is its index. A combination contains indices and weights, by which parts combine sites.
+    A former solve is identified by its index. A start contains indices and weights, and parts combine stored sites.
     """
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
@@ -164,12 +164,12 @@ class _Combined:
 
 
 def _expanded(start: Array) -> Array:
-    """Return the index of a solve as a combination of this single solve. Return combinations unchanged."""
+    """Return a start as indices and weights. The index of a single solve gets the weight 1."""
     return np.array([0.0, start[0], 1.0]) if start.size == 1 else start
 
 
 def part_ends(rows: Rows, count: int) -> list[int]:
-    """Return 0 and the row numbers at which parts end. Parts end at ends of chunks if there are enough chunks."""
+    """Return 0 and the row numbers where parts end. These are ends of chunks if there are enough chunks."""
     n, size = rows.n_rows, rows.chunk
     step = size if -(-n // size) >= count else 1
     ends = np.linspace(0, -(-n // step), min(count, n) + 1).round().astype(np.int64) * step
@@ -177,17 +177,17 @@ def part_ends(rows: Rows, count: int) -> list[int]:
 
 
 class SitesOnCluster:
-    """Sites of many parts at one prior, as a `SiteSpace`.
+    """Sites of many parts of the rows at one prior, as a `SiteSpace`.
 
-    Parts send sums S and h of their sites, terms of the evidence, and inner products, but no sites. If a worker is
-    lost, the sites of its parts are recomputed from the posterior, which determines the sites at a fixed point.
+    Parts send sums over their rows, terms of the evidence, and inner products, but no sites. If a worker is lost, the
+    sites of its parts are computed again from the posterior. At a fixed point of EP the posterior determines all sites.
 
     Parameters
     ----------
     rounds : Rounds
     begin : Begin
     sweeps : SiteSweeps
-        Sweeps without rows, which compute the posterior and the evidence from the sums of all parts.
+        Sweeps without rows. They compute the posterior and the evidence from the sums of all parts.
     """
 
     def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any, Any]) -> None:
@@ -233,7 +233,7 @@ class SitesOnCluster:
         return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
 
     def _over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Iterable[tuple[Array, ...]]:
-        """Return the sum over all blocks, as a single block."""
+        """Return the results of `work`, summed over all blocks of all parts, in a list of length 1."""
         return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
 
     def norm(self) -> float:
@@ -269,7 +269,7 @@ class SitesOnCluster:
         self._natural = self._ask(WorkerPart.clear).added
 
     def end(self, number: int) -> Whitened:
-        """Store the sites of all parts under a key. Return the posterior of these sites."""
+        """Store the sites of all parts under the number of the solve. Return the posterior of these sites."""
         self._natural = self._ask(lambda part: part.end(number)).added
         return self._sweeps.implied(*self._natural)
 

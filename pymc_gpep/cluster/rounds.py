@@ -1,7 +1,7 @@
-"""Rounds of tasks on parts of the rows, which the workers of a Dask client store.
+"""Rounds of tasks on parts of the rows. The workers of a Dask client store the parts.
 
-A part runs numbered tasks in order. If its last task is requested again, it returns the stored result, so no task runs
-twice. If the worker of a part is lost, the part is restarted and reports that it lost its sites.
+A part runs numbered tasks in order. If the last task is requested again, the part returns the stored result, so no task
+runs twice. If the worker of a part is lost, the part is restarted and reports that it lost its sites.
 
 Each part stays on one worker. A round sends one message to all workers, and every part runs its task. The results are
 added in a tree of fixed order. If a worker is lost, other workers restart its parts, and the caller gets their numbers.
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-_GRAPHS = threading.Lock()  # The functions of graphs are not thread-safe, since they write into their own storage.
-_KEPT = 4  # Number of solves whose sites are stored as starts.
-_RECOVERED = 1e-13  # Largest scaled change of a site at which lost sites count as recovered.
+_GRAPHS = threading.Lock()  # Compiled functions are not thread-safe: a call writes into the storage of the function.
+_KEPT = 4  # A part stores the sites of this number of former solves, as starts of later solves.
+_RECOVERED = 1e-13  # Lost sites count as recovered when an iteration changes them by less, relative to their scale.
 _ATTEMPTS = 200  # Largest number of iterations to recover sites.
 
 
 class PartRecipe(NamedTuple):
-    """Arguments from which a part is built."""
+    """Arguments from which a `WorkerPart` is built."""
 
     blocks: InducingBlocks
     """Blocks with the rows of the part."""
@@ -50,7 +50,7 @@ class PartRecipe(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A prior at hyperparameters `point` and inducing inputs `z`, and a start: numbers and weights of former solves."""
+    """Begin of a solve: hyperparameters, inducing inputs `z`, and a start from the sites of former solves."""
 
     point: PointType
     z: Array
@@ -59,7 +59,7 @@ class Begin(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Results of a task on a part: values to sum over parts, and a value `largest` whose maximum over parts is used."""
+    """Results of a task on a part: values to sum over parts, and `largest`, to be maximised over parts."""
 
     added: tuple[Any, ...]
     largest: float = 0.0
@@ -86,7 +86,7 @@ type Task = Callable[["WorkerPart"], Sums]
 
 
 class _Prior(PriorAt):
-    """A prior whose graphs are evaluated by one thread at a time."""
+    """A prior at a point. Only one thread at a time evaluates its graphs."""
 
     def block(self, rows: slice) -> Block:
         with _GRAPHS:
@@ -127,7 +127,7 @@ class WorkerPart:
         return vector
 
     def act(self, number: int, task: Task) -> Sums:
-        """Run the task with this number."""
+        """Run a task, or return the stored result of the last task. If tasks are missing, report lost sites."""
         if number == self._done:
             return self._last
         if number != self._done + 1 or self._sweeps is None:
@@ -138,7 +138,7 @@ class WorkerPart:
         return self._last
 
     def begin(self, number: int, what: Begin, posterior: Whitened | None = None) -> Sums:
-        """Begin a solve at a prior. A part that lost its sites computes them from `posterior`, if it is given."""
+        """Begin a solve. A part that lost its sites computes them from `posterior`, if it is given."""
         self._prior = _Prior(self._recipe.blocks, what.point, what.z)
         self._sweeps, self._past = self._factors.sweeps(RowFeatures(self._prior, what.whitening), ALONE), False
         sites = np.zeros((2, *self._factors.shape))
@@ -161,7 +161,7 @@ class WorkerPart:
         return sites_between(np.array(ends), weights, nearest)
 
     def _recover(self, posterior: Whitened) -> None:
-        """Iterate sites to their fixed point at a given posterior."""
+        """Repeat EP's update of the sites at a fixed posterior, until the sites do not change."""
         sites = self._vector.sites
         for _ in range(_ATTEMPTS):
             _, residual = self.sweeps.match(sites, posterior, None, self._vector.target, self._vector.scale)
@@ -179,7 +179,7 @@ class WorkerPart:
         return self._sweeps
 
     def natural(self) -> Sums:
-        """Return the sums S and h of this part."""
+        """Return the precision S and the location h that the sites of this part add to the posterior."""
         return Sums(self.sweeps.natural(self._vector.sites))
 
     def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
@@ -188,7 +188,7 @@ class WorkerPart:
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
     def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
-        """Compute target sites. Return terms of the evidence, squared norm of the residual, and largest change."""
+        """Compute target sites. Return terms of the evidence, the squared norm and the largest entry of the change."""
         vector = self._vector
         terms, residual = self.sweeps.match(vector.sites, posterior, shift, vector.target, vector.scale)
         return Sums((terms, vector.norm()), residual)
@@ -202,42 +202,42 @@ class WorkerPart:
         return Sums(self._vector.products(used))
 
     def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> Sums:
-        """Take an accelerated step. Return the sums S and h of this part."""
+        """Take an accelerated step of the sites. Return the sums S and h of `natural`."""
         self._vector.combine(gamma, mixing, damping, interval)
         self._past = True
         return self.natural()
 
     def damp(self, damping: float) -> Sums:
-        """Add a share of the residual to the sites. Return the sums S and h of this part."""
+        """Move the sites by a share of the way to the target sites. Return the sums S and h of `natural`."""
         self._vector.damp(damping)
         self._past = True
         return self.natural()
 
     def clear(self) -> Sums:
-        """Set all sites to 0. Return the sums S and h of this part."""
+        """Set all sites to 0. Return the sums S and h of `natural`."""
         self._vector.clear()
         return self.natural()
 
     def end(self, number: int) -> Sums:
-        """Store the sites under a number. Return the sums S and h of this part."""
+        """Store the sites under the number of the solve. Return the sums S and h of `natural`."""
         self._ends[number] = self._vector.sites.ravel().copy()
         for old in list(self._ends)[:-_KEPT]:
             del self._ends[old]
         return self.natural()
 
     def slopes(self, posterior: Whitened) -> Sums:
-        """Return the sums of this part in the derivatives of the log evidence, see `PriorAt.row_slopes`."""
+        """Return the share of this part in the derivatives of the log evidence, see `PriorAt.row_slopes`."""
         assert self._prior is not None
         return Sums(self._prior.row_slopes(self.sweeps.bars(self._vector.sites, posterior)))
 
 
-_TOGETHER = 8  # Number of sums that are added in one task.
-_PATIENCE = 1.0  # Seconds between checks that workers still exist.
-_TRIES = 20  # Largest number of attempts of a computation if workers with their parts are lost.
+_TOGETHER = 8  # A task adds this number of sums.
+_PATIENCE = 1.0  # While the client waits, it checks every so many seconds that workers still exist.
+_TRIES = 20  # A computation begins at most so many times, if workers are lost.
 
 
 class LostPartsError(RuntimeError):
-    """Parts were lost, since their worker is gone, and have been restarted without their sites."""
+    """The workers of some parts are gone. These parts have been restarted without their sites."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         super().__init__(f"Workers with the parts {list(parts)} of the rows were lost.")
@@ -245,7 +245,7 @@ class LostPartsError(RuntimeError):
 
 
 class Rounds:
-    """The parts of the rows, and requests to these parts.
+    """Send tasks to the parts of the rows, and restart lost parts.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class Rounds:
 
     def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
         self._client = client
-        # Each part gets a copy of its recipe, since compiled graphs in the recipe write results into their storage.
+        # Each part needs a copy of its recipe, since compiled functions in the recipe write into their storage.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
         self._parts: dict[int, Future[Any]] = {}
         self._homes = [""] * len(recipes)
@@ -265,7 +265,7 @@ class Rounds:
         """Number of the last round."""
 
     def _make(self, parts: Sequence[int]) -> None:
-        """Create parts on the workers, which are used in turn, and record the worker of each part."""
+        """Create parts on the workers in turn, and record the worker of each part."""
         workers = sorted(self._workers())
         while not workers:
             self._client.wait_for_workers(1)
@@ -323,7 +323,7 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        # The message is the result of a dask task. If it is lost, dask computes it again, unlike data of `scatter`.
+        # The message is the result of a dask task. Dask computes lost results again, but not lost data of `scatter`.
         message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)

@@ -1,7 +1,7 @@
 """Step methods for `pm.sample`.
 
 step: base class of the step methods
-guided: sites as functions of hyperparameters, and steps that whiten latent values by the sites
+guided: sites as functions of hyperparameters; steps that move whitened latent values
 elliptical_slice: elliptical slice sampling
 probit_gibbs: Gibbs sampling of the multinomial probit
 inducing_model: a model of inducing values, for any sampler of PyMC

@@ -15,9 +15,9 @@ from pymc_gpep.samplers.guided import GuidedStep
 class EllipticalSlice(GuidedStep):
     """Sample latent values by elliptical slice sampling, and hyperparameters by a random walk.
 
-    The ellipses belong to a Gaussian near the posterior, from an approximation (Fagan, Bhandari and Cunningham 2016),
-    or of the prior (Murray, Adams and MacKay 2010). The step for latent values needs no tuning, and no derivative of
-    their likelihood. The sampler is exact: the guide affects only the ellipses.
+    The Gaussian of the ellipses is an approximation of the posterior (Fagan, Bhandari and Cunningham 2016), or the
+    prior (Murray, Adams and MacKay 2010). The step for latent values needs no tuning, and no derivative of their
+    likelihood. The sampler is exact: the approximation affects only the ellipses.
 
     Parameters
     ----------

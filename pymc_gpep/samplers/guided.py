@@ -1,15 +1,14 @@
-"""Sites that guide a sampler, as functions of the hyperparameters, and steps by random walk and Hamiltonian dynamics.
+"""Sites as functions of hyperparameters, and steps by random walk and Hamiltonian dynamics that use these sites.
 
-An approximation is solved at the mode of the hyperparameters, and on both sides of the mode along each principal axis
-of the curvature. Parabolas interpolate the log precisions and the locations of the sites. Far from the mode the sites
-are constant. So they are cheap to compute for every proposal. The sampler is exact for any sites, and fast if the sites
-resemble the likelihood.
+A site is a Gaussian factor in place of the likelihood of a point. An approximation gives sites at the mode of the
+hyperparameters, and on both sides of the mode along each principal axis. Parabolas interpolate the log precisions and
+the locations of these sites, so sites at any proposal are cheap. Far from the mode the sites are constant. The sampler
+is exact for any sites, and fast if the sites resemble the likelihood.
 
-The whitened values z are standard normal under the posterior with these sites. If hyperparameters θ move while z is
-fixed, latent values f follow this posterior. If the sites are accurate, θ and z are nearly independent, and a random
-walk in θ crosses the whole posterior of θ. Given f, or given utilities, the posterior of θ is much narrower.
-
-`GuidedHMC` moves whitened latent values by Hamiltonian Monte Carlo.
+Whitened values z are a linear function of latent values f. They are standard normal under the posterior with these
+sites. If the sites are accurate, hyperparameters θ and z are nearly independent. Then a random walk in θ at fixed z
+crosses the whole posterior of θ. At fixed f the posterior of θ is much narrower. `GuidedHMC` moves z by Hamiltonian
+Monte Carlo.
 """
 
 import logging
@@ -47,31 +46,32 @@ from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
-_WIDEST = 2.0  # Largest length of a principal axis, in unconstrained hyperparameters.
-_DIFFERENCE = 0.05  # Step of finite differences for the curvature of the log posterior.
-_SIDE = 1.5  # Distance from the mode at which sites are solved on both sides, in standard deviations.
-_REACH = 2.5  # Distance from the mode at which the parabolas become constant, in standard deviations.
-_SMALLEST = 1e-12  # Smallest precision of a site.
+_WIDEST = 2.0  # A longer principal axis is shortened to this length, in unconstrained hyperparameters.
+_DIFFERENCE = 0.05  # Step in each hyperparameter for second derivatives by differences of gradients.
+_SIDE = 1.5  # Sites are computed at this distance on both sides of the mode, in standard deviations.
+_REACH = 2.5  # Beyond this distance from the mode, in standard deviations, the sites are constant.
+_SMALLEST = 1e-12  # Smaller precisions of sites are replaced by this one, since their logarithm is used.
 _MAX_ITERATIONS = 200
 
 
 @dataclass(frozen=True)
 class SiteModel:
-    """Sites as functions of the hyperparameters near a centre: sums of parabolas along principal axes.
+    """Sites as functions of hyperparameters: sums of parabolas along principal axes through a centre.
 
     Attributes
     ----------
     centre : array (d,)
         Unconstrained hyperparameters.
     axes : array (d, d)
-        Principal axes of the posterior of the hyperparameters at the centre, in columns. The length of an axis is its
-        standard deviation.
+        Principal axes of the posterior of the hyperparameters at the centre, in columns. The length of an axis is the
+        standard deviation along it.
     sites : Sites
         Sites at the centre.
     slopes, bends : array (d, 2, c, n)
-        Linear and quadratic coefficients of log π and ν, per standard deviation along each axis.
+        Linear and quadratic coefficients of log precisions and locations of sites, per standard deviation along each
+        axis.
     largest_precision : float
-        Upper limit of π.
+        Upper limit of the precisions of sites.
     """
 
     centre: Array
@@ -83,12 +83,12 @@ class SiteModel:
 
     @property
     def covariance(self) -> Array:
-        """Return the covariance of the Gaussian with the curvature of the log posterior at the centre, (d, d)."""
+        """Return the approximate posterior covariance of the hyperparameters, (d, d)."""
         return np.asarray(self.axes @ self.axes.T)
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse axes A⁻¹, log π and ν at the centre, their coefficients (2d, ·) in u = A⁻¹ (θ − centre) and u²."""
+        """Inverse of the axes; coordinates of the sites at the centre; coefficients of the parabolas, (2d, ·)."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
@@ -140,22 +140,22 @@ def solution_sites(solution: Solution) -> Sites | None:
 
 
 def _coordinates(sites: Sites) -> Array:
-    """Return the coordinates of sites in which parabolas interpolate: log π and ν, (2, c, n)."""
+    """Return log precisions and locations of sites, (2, c, n): the quantities that parabolas interpolate."""
     return np.stack([np.log(sites.precision), sites.location])
 
 
 def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
-    """Return the principal axes of the Gaussian with the curvature at a mode, from differences of gradients."""
+    """Return the principal axes (d, d) of a Gaussian with the curvature of the log posterior at its mode."""
     hessian = second_derivatives(log_posterior, best, np.full(best.theta.size, _DIFFERENCE))
-    # A direction in which the approximation fails counts as flat.
+    # The approximation may fail beside the mode. Its curvature then counts as 0.
     values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))
 
 
 _TARGET = 0.3  # Target acceptance probability. The best value is 0.44 in one dimension, and 0.23 in many dimensions.
-_GAIN = 3.0  # Gain of a draw times number of draws: draw j gets a weight of about j², so that first draws count little.
-_DELAY = 30.0  # Weight of the initial covariance, as a number of draws.
-_KEPT = 0.01  # Smallest share of the initial covariance, so that every direction is proposed.
+_GAIN = 3.0  # Draw j changes the covariance by a share of about 3/j. So the first draws count little in the end.
+_DELAY = 30.0  # The initial covariance counts like this number of draws.
+_KEPT = 0.01  # Share of the initial covariance that is always added, so that every direction is proposed.
 
 
 @dataclass_state
@@ -170,7 +170,7 @@ class RandomWalkState(DataClassState):
 
 
 class RandomWalk(WithSamplingState):
-    """Gaussian proposals with the covariance of earlier draws, scaled for a target acceptance probability.
+    """Gaussian proposals with the covariance of earlier draws, and a scale for a target acceptance probability.
 
     The covariance adapts only while tuning (Andrieu and Thoms 2008, algorithm 4).
 
@@ -215,7 +215,7 @@ class RandomWalk(WithSamplingState):
         self.covariance = self.covariance + gain * (np.outer(difference, difference) - self.covariance)
 
 
-_log = logging.getLogger("pymc")  # Logger of `pm.sample`, so that a single setting silences both.
+_log = logging.getLogger("pymc")  # PyMC's logger. A user who silences `pm.sample` silences these messages too.
 
 
 @dataclass_state
@@ -227,10 +227,9 @@ class GuidedStepState(StepMethodState):
 
 
 class GuidedStep(LatentStep):
-    """Step for latent values, and for hyperparameters by a random walk with fixed whitened latent values.
+    """Step for latent values, and for hyperparameters by a random walk while whitened latent values are fixed.
 
-    If latent functions are sums of effects, the step moves the standard normals of all effects. Draws contain the
-    variables of the model.
+    If latent functions are sums of effects, the step moves the standard normal variables of all effects.
 
     Parameters
     ----------
@@ -238,9 +237,9 @@ class GuidedStep(LatentStep):
         Variables of latent values, or the free variables on which they depend, and hyperparameters. The default is all
         latent values and all hyperparameters.
     guide : str, optional
-        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior. The default
-        is nested EP for the multinomial probit, Laplace's method for a softmax, and the prior if no method approximates
-        the likelihood.
+        Name of an approximation, or "prior". Latent values are whitened by the sites of this approximation, or by the
+        prior. The default is nested EP for the multinomial probit, and Laplace's method for a softmax. It is the prior
+        if no method approximates the likelihood.
     hyper_moves : int
         Number of proposals of the hyperparameters in each draw.
     likelihood : str, optional
@@ -306,7 +305,7 @@ class GuidedStep(LatentStep):
         return read_classifier(model, likelihood)
 
     def whitening(self, prior: Sampled, point: PointType) -> Whitening | None:
-        """Return the map between whitened and latent values; None if a matrix is not positive definite."""
+        """Return the map between whitened and latent values. None if a covariance matrix is not positive definite."""
         if self._whitened is not None and self._whitened.prior is prior:
             return self._whitened
         if self.site_model is None:
@@ -317,11 +316,11 @@ class GuidedStep(LatentStep):
             return None
 
     def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
-        """Return the sites of the guide at a point."""
+        """Return the sites at the hyperparameters of a point."""
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
-        """Return log likelihood minus log sites, and the derivative of this difference in f, (c, n)."""
+        """Return log likelihood minus log sites at latent values f (c, n), and the gradient of this difference in f."""
         value, slope = self._log_likelihood(point, f, whitening.prior)
         log_sites, sites_slope = whitening.log_sites(f)
         return value - log_sites, slope - sites_slope
@@ -345,7 +344,7 @@ class GuidedStep(LatentStep):
     def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
     ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
-        """Move hyperparameters. Return the point, its whitening, the latent values, and statistics."""
+        """Move hyperparameters. Return the new point, the whitening there, the new latent values, and statistics."""
         if not self.hyperparameters:
             return point, whitening, f, {"hyper_acceptance": np.nan}
         z = whitening.whitened(f, self.rng)
@@ -367,7 +366,7 @@ class GuidedStep(LatentStep):
         return point, whitening, f, {"hyper_acceptance": total / self.hyper_moves}
 
     def propose(self, point: PointType) -> tuple[PointType, Whitening | None]:
-        """Return a proposed point, and its whitening; None for the whitening if a matrix is not positive definite."""
+        """Return a proposed point and the whitening there. It is None if a covariance is not positive definite."""
         theta = self.latent_model.theta(point)
         theta[self._moved] += self.walk.step(self.rng)
         proposed = self.latent_model.with_theta(point, theta)
@@ -375,7 +374,7 @@ class GuidedStep(LatentStep):
         return proposed, None if prior is None else self.whitening(prior, proposed)
 
     def learn_directions(self, point: PointType) -> None:
-        """Adapt the random walk to a draw while tuning."""
+        """Adapt the directions of the random walk to a draw, if the sampler tunes."""
         if self.tune:
             self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
 
@@ -385,7 +384,7 @@ class GuidedStep(LatentStep):
         return float(value)
 
     def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
-        """Return the log density of hyperparameters and whitened values, minus the log density of standard normals."""
+        """Return the log density of hyperparameters given fixed whitened values, up to a constant."""
         return self.log_prior(point) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
@@ -397,7 +396,7 @@ class GuidedStep(LatentStep):
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
 ) -> tuple[ReadModel, str]:
-    """Return the model as `read` reads it, and the name of its guide ("prior" if the prior itself guides)."""
+    """Return the model as read by `read`, and the name of the approximation that whitens latent values, or "prior"."""
     try:
         classifier = read(model, name)
     except StructureError as error:
@@ -423,9 +422,9 @@ def guided(
 
 
 def offer_step(model: pm.Model | None) -> None:
-    """Log the step method for the processes of a model, for a call of `pm.sample` without a step.
+    """Log which step method suits the Gaussian processes of a model, when `pm.sample` is called without a step.
 
-    Nothing is logged for a model without Gaussian processes, or if no approximation guides its sampler.
+    Nothing is logged for a model without Gaussian processes, or if no approximation supports its likelihood.
 
     Parameters
     ----------
@@ -441,13 +440,13 @@ def offer_step(model: pm.Model | None) -> None:
 
 
 _FIRST_STEP = 0.3  # Initial step size.
-_SPREAD = 0.2  # Relative variation of step sizes, which prevents periodic orbits.
-_WORST = 1000.0  # Energy error above which a trajectory counts as divergent.
+_SPREAD = 0.2  # Step sizes vary at random by up to this share, which prevents periodic orbits.
+_WORST = 1000.0  # If the energy error of a trajectory exceeds this value, the trajectory counts as divergent.
 
 
 @dataclass_state
 class GuidedHMCState(GuidedStepState):
-    """Adapted quantities, with the step size."""
+    """Adapted quantities of the random walk, and the adapted step size."""
 
     step_size: StepSizeState
 
@@ -457,16 +456,16 @@ class GuidedHMC(GuidedStep):
 
     Under the Gaussian of EP or of Laplace's method, latent values are a linear function of independent standard normals
     z. Under the exact posterior, z is close to standard normal. So a short trajectory with a unit mass matrix ends at a
-    nearly independent draw, for any prior covariance. Then hyperparameters move while z is fixed. The sampler is exact:
+    nearly independent draw, for any prior covariance. Hyperparameters move while z is fixed. The sampler is exact:
     the approximation affects only the coordinates z.
 
     Parameters
     ----------
     path_length : float
-        Length of a trajectory in z. For a standard normal z, π/2 is a quarter of an orbit, and leads to an independent
-        state.
+        Length of a trajectory in z. If z is standard normal, a trajectory of length π/2 is a quarter of an orbit, and
+        ends at an independent state.
     target_accept : float
-        Target acceptance probability of the step size.
+        Acceptance probability to which the step size is adapted.
     max_leapfrog : int
         Largest number of leapfrog steps in a trajectory.
 

@@ -25,7 +25,7 @@ _DIM = "inducing"
 
 
 class InducingModel(pm.Model):
-    """Model with inducing values in place of latent values, returned by `inducing_model`.
+    """Model with inducing values in place of latent values. `inducing_model` returns it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class InducingModel(pm.Model):
         return list(range(count)) if names is None else [list(self.coords[dim]).index(each) for each in names]
 
     def _observe(self, mean: TensorVariable, rest: TensorVariable, name: str) -> None:
-        """Add the likelihood of normal latent values with means and residual variances (c, n)."""
+        """Add the likelihood. Latent values given inducing values are normal, with these means and variances (c, n)."""
         classifier = self.classifier
         (y,), axis = classifier.observed, classifier.likelihood_model.function_axis
         labels = classifier.labels.data if isinstance(classifier.labels, Constant) else classifier.labels
@@ -125,7 +125,7 @@ class InducingModel(pm.Model):
 def _features(
     functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
 ) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
-    """Yield features common to all functions, or the features of each function: see `pymc_gpep.solvers.inducing`."""
+    """Yield for each function: process, output, inducing inputs Z, factor L, L⁻¹ k(Z, X), residual variances."""
     count = sum(len(latent.classes) for latent, _ in functions)
     for k in range(1 if len(functions) == len(inducing) == 1 else count):
         maker, output = _of_function(functions, k)
@@ -137,7 +137,7 @@ def _features(
 
 
 def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
-    """Return the process of function k, and the index of the process's output."""
+    """Return the process of function k, and the index of this function among the outputs of the process."""
     return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
 
 
@@ -160,10 +160,11 @@ def inducing_model(
 
     The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates. Fit it by NUTS or by variational
     inference, for example for comparisons. A latent function has M inducing values u = m(Z) + L v at inducing inputs Z,
-    where L is the Cholesky factor of k(Z, Z). The function is f(x) = m(x) + wᵀv + e with w = L⁻¹ k(Z, x). The residuals
-    e ~ N(0, k(x, x) − wᵀw) are independent (FITC). No matrix has two axes of points.
+    where L is the Cholesky factor of k(Z, Z). Here m is the mean function, k the covariance function, and v standard
+    normal. The function is f(x) = m(x) + wᵀv + e with w = L⁻¹ k(Z, x). The residuals e ~ N(0, k(x, x) − wᵀw) are
+    independent (FITC). The covariance matrix of all points is never computed.
 
-    Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
+    Free variables are the hyperparameters and v, named `u_rotated_`. The inducing values `u` are a Deterministic. For a
     multinomial probit and for a probit of one function the residuals are integrated out exactly. For other likelihoods
     residuals e / sd(e) are free variables, `u_residual_` (functions, points). Deterministics that depend on the latent
     values are omitted. Other variables, data, dims and coords are shared with `model`.
@@ -175,8 +176,8 @@ def inducing_model(
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. By default the covariance is read from the graph of the model.
     inducing : int or array (M, d) or (c, M, d)
-        Number of inducing inputs of each function, which are selected among distant rows of the data (k-means++), or
-        the inducing inputs.
+        Number of inducing inputs of each function, or the inducing inputs. For a number, distant rows of the data are
+        selected (k-means++).
     shared_inducing : bool
         Whether all functions have the same inducing inputs.
     name : str

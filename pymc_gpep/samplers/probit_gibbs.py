@@ -1,14 +1,14 @@
-"""Gibbs sampling of a probit. NUTS moves hyperparameters given latent values, utilities or whitened values.
+"""Gibbs sampling of a probit. NUTS moves hyperparameters while latent values or utilities are fixed.
 
-Hyperparameters θ move under a conditional density, for which there are three choices. The choices differ in the fixed
-quantity, and so in the distance that θ moves in a draw.
+Hyperparameters θ move under a conditional density. There are three choices, which differ in the fixed quantity, and so
+in the distance that θ moves in a draw. Latent values f have prior means m and covariances K = L Lᵀ, functions of θ.
 
-- Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
+- Centred: f is fixed. The density is p(θ) N(f; m, K) p(y | f, θ) for labels y.
 
-- Whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K.
+- Whitened: z = L⁻¹ (f − m) is fixed. The density is p(θ) p(y | f = m + L z, θ).
 
-- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + ε, ε ~ N(0, I), with the latent values integrated out.
-Given the utilities, θ does not depend on the labels (Girolami and Rogers 2006, appendix D).
+- Collapsed: utilities v = f + ε with ε ~ N(0, I) are fixed. The density is p(θ) N(v; m, K + I), without f.
+Given utilities, θ does not depend on labels (Girolami and Rogers 2006, appendix D).
 """
 
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_GIVEN = "<held fixed>"  # Name of the fixed array, which no variable of a model is likely to have.
+_GIVEN = "<held fixed>"  # Name of the fixed array among the values of a point. It should differ from all variables.
 
 
 class ConditionalDensity(NamedTuple):
-    """Density of hyperparameters given a fixed array."""
+    """Density of hyperparameters given a fixed array of latent values, whitened values or utilities."""
 
     log_density: TensorVariable
-    """Log density up to a constant, as a graph of value variables and `given`."""
+    """Log density up to a constant, a PyTensor graph of value variables and of `given`."""
     given: TensorVariable
     """Symbol for the fixed array."""
     shape: tuple[int, int]
@@ -64,7 +64,7 @@ def centred(latent_model: LatentModel) -> ConditionalDensity:
 
 
 def whitened(latent_model: LatentModel) -> ConditionalDensity:
-    """Return the density of hyperparameters given z = L⁻¹ (f − m), or given the standard normals of effects."""
+    """Return the density of hyperparameters given whitened latent values, or given standard normals of effects."""
     z = pt.matrix(_GIVEN)
     return ConditionalDensity(
         latent_model.log_prior + latent_model.log_likelihood_of_white(z), z, latent_model.values.shape
@@ -86,7 +86,7 @@ def conditional_nuts(
     rng: Any = None,
     compile_kwargs: dict[str, Any] | None = None,
 ) -> NUTS:
-    """Return NUTS for a conditional density of hyperparameters.
+    """Return a NUTS step that moves hyperparameters under a conditional density.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def conditional_nuts(
     Returns
     -------
     NUTS
-        NUTS, for `move_hyperparameters`. The points that it moves include the fixed array.
+        Step for `move_hyperparameters`. Its points include the fixed array.
     """
     model = latent_model.processes.model
     start = initial_point(model)
@@ -127,15 +127,15 @@ def move_hyperparameters(nuts: NUTS, point: PointType, given: Array) -> tuple[Po
 
 
 def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return K (n, n) and x as columns (n, c) if all classes have the same K; otherwise (c, n, n) and (c, n, 1)."""
+    """Reshape K and x for `cho_solve`: to (n, n) and (n, c) for one K, or to (c, n, n) and (c, n, 1)."""
     return (k[0], x.T) if k.type.shape[0] == 1 else (k, x[..., None])
 
 
 def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> TensorVariable:
-    """Return Σ_k log N(x_k; m_k, K_k) for x, m (c, n) and K (1 or c, n, n); NaN if K is not positive definite.
+    """Return the sum over classes of normal log densities of x (c, n), with means (c, n) and K (1 or c, n, n).
 
-    The derivatives are explicit: ½ (a aᵀ − K⁻¹) with respect to K, and a = K⁻¹ (x − m) with respect to m. This is
-    faster than backpropagation through a Cholesky factor.
+    It is NaN if K is not positive definite. With a = K⁻¹ (x − mean), the graph contains the derivatives ½ (a aᵀ − K⁻¹)
+    in K and a in the mean. They are faster than backpropagation through a Cholesky factor.
     """
     k, residual = _by_covariance(k, x - mean)
     root = cholesky(k)
@@ -146,18 +146,18 @@ def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> T
     a = cho_solve((root, True), residual, b_ndim=2)
     inverse = cho_solve((root, True), pt.broadcast_to(pt.eye(k.shape[-1]), k.shape), b_ndim=2)
     slope = 0.5 * (a @ a.swapaxes(-2, -1) - times * inverse)
-    # `linear` contributes the explicit derivatives. Its value is subtracted.
+    # `linear` has the required derivatives. Its own value is subtracted, so that the result is `value`.
     linear = (disconnected_grad(slope) * k).sum() - (disconnected_grad(a) * residual).sum()
     return disconnected_grad(value - linear) + linear
 
 
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
-_OF_THE_MODEL = {"model_logp", "energy"}  # Statistics that could be mistaken for statistics of the joint density.
+_OF_THE_MODEL = {"model_logp", "energy"}  # These statistics of NUTS belong to the conditional density.
 
 
 @dataclass_state
 class ProbitGibbsState(StepMethodState):
-    """State from which a chain continues. It contains no utilities, since each step draws new utilities."""
+    """State from which a chain continues. Utilities are not part of it, since each step draws new utilities."""
 
     tune: bool
     nuts: NUTSState | None
@@ -171,9 +171,9 @@ class ProbitGibbs(LatentStep):
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or for one
     function the sign of the utility (Albert and Chib 1993). A sweep draws all utilities given latent values, and all
     latent values given utilities, without tuning (Girolami and Rogers 2006, appendix D). With label noise, the noisy
-    labels are drawn before the utilities. The mean of the utilities of a point over classes does not affect the label;
-    it is drawn with the latent values integrated out. PyMC's NUTS moves hyperparameters after the sweeps. The sampler
-    is exact.
+    labels are drawn before the utilities. The mean over classes of the utilities of a point does not affect the label.
+    This mean is drawn with the latent values integrated out. PyMC's NUTS moves hyperparameters after the sweeps. The
+    sampler is exact.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class ProbitGibbs(LatentStep):
         return v
 
     def _draw_latent_values(self, prior: Sampled, v: Array) -> Array:
-        """Return latent values, or standard normals of effects, drawn given utilities."""
+        """Draw latent values, or standard normals of effects, given utilities v (c, n), and return them."""
         if self._given is None or self._given.prior is not prior:
             self._given = given_utilities(prior, not self._likelihood.sees_common)
         return self._given.draw(self.rng, v)

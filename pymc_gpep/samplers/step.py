@@ -64,10 +64,10 @@ class LatentStep(BlockedStep):
 
     default_blocked = True
     progress: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Statistics in the progress bar: name → column header, format of the value."""
+    """Statistics in the progress bar: the header and the format of each, by name."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Check the names of options before the constructor runs, so that the error names the class."""
+        """Check names of options before the constructor runs. The error message then contains the class."""
         own = [vars(base).get("__init__") for base in cls.__mro__[: cls.__mro__.index(LatentStep)]]
         parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
@@ -95,7 +95,7 @@ class LatentStep(BlockedStep):
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
-        """Return the prior of the latent values at a point; None if the prior covariance is not positive definite.
+        """Return the prior of the latent values at a point. None if the prior covariance is not positive definite.
 
         The last prior is cached, since some steps do not move hyperparameters.
         """
@@ -111,7 +111,7 @@ class LatentStep(BlockedStep):
         return prior
 
     def remember(self, point: PointType, prior: Sampled) -> None:
-        """Store the prior at a point, which the next call of `prior` returns."""
+        """Store the prior at a point. The next call of `prior` at this point returns it."""
         self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
     def current(self, point: PointType) -> tuple[Sampled, Array]:
@@ -162,12 +162,12 @@ class LatentStep(BlockedStep):
 
     @staticmethod
     def competence(var: TensorVariable, has_grad: bool) -> Competence:
-        """Return `INCOMPATIBLE`: PyMC never assigns the step by itself, since the role of a variable is unknown."""
+        """Return `INCOMPATIBLE`. PyMC does not choose this step, since the role of a variable is unknown."""
         return Competence.INCOMPATIBLE
 
 
 def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model: LatentModel) -> list[TensorVariable]:
-    """Return the value variables of hyperparameters in `vars`. Raise an error for other variables."""
+    """Return the hyperparameters in `vars` as value variables. Raise an error for unknown variables."""
     processes, holders = latent_model.processes, latent_model.values.names
     model = processes.model
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}

@@ -1,6 +1,6 @@
 """Estimators in the style of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
 
-The module needs scikit-learn, which the extra `scikit-learn` installs.
+The module needs scikit-learn: `pip install "pymc-gpep[scikit-learn]"`.
 
 fitted: likelihoods, models and fits of the estimators
 estimators: estimators of classes, numbers and counts, and their base class

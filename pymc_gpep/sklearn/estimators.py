@@ -63,15 +63,15 @@ relevance_ : Series
     Inverse length scale of each column.
 """
 """Attributes of all estimators, for their docstrings."""
-_SOME = 200  # Number of rows in a first fit, whose result is the start of the fit of all rows.
-_AGAIN = 300  # Largest number of rows for two starts of the search: few rows may have several maxima.
+_SOME = 200  # If there are at least twice as many rows, a fit of this number of rows gives the start.
+_AGAIN = 300  # Up to this number of rows the search has two starts, since few rows may have several maxima.
 
 
 class GaussianProcessEstimator(BaseEstimator, ABC):
-    """An estimator whose model is a Gaussian process with a likelihood of this package.
+    """Base class of estimators: a Gaussian process with a likelihood of PyMC or of this package.
 
     Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of the
-    constructor. So a subclass with additional parameters must list all parameters.
+    constructor. So the constructor of a subclass lists all parameters.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return tags
 
     def _fit(self, X: Any, y: Observed, table: list[Values], response: Response, classes: list[Any]) -> Self:
-        """Return the estimator after building a model of the rows and fitting it."""
+        """Build a model of the rows and fit it. Return the estimator itself."""
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
@@ -161,7 +161,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return self
 
     def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
-        """Return the method, with values of the options that the user did not set."""
+        """Return the method of the fit, and default values of its options."""
         choice = MethodChoice(self.method, {}, None, "the parameter method names it.")
         if self.method == AUTO:
             choice = choose_method(read_classifier(model), given, self.max_dense_rows)
@@ -201,10 +201,10 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _observations(self, y: Any) -> Observed:
-        """Check observations. Return them as an array (n,)."""
+        """Check observations `y`. Return them as an array (n,)."""
 
     def _table(self, X: Any, *, reset: bool) -> list[Values]:
-        """Return the columns of a table. Their names must equal the names of the training rows."""
+        """Return the columns of a table. Names of new columns must equal the names in training."""
         if is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)
@@ -218,7 +218,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return [values._replace(name=str(name)) for values, name in zip(table, self.feature_names_in_, strict=True)]
 
     def _inputs(self, X: Any) -> Array:
-        """Return the inputs of new rows."""
+        """Return the numbers that encode new rows, the inputs of the Gaussian process."""
         check_is_fitted(self)
         return self._fitted.recipe.columns.encoded(self._table(X, reset=False))
 
@@ -241,7 +241,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @property
     def columns_(self) -> Any:
-        """The columns of the training rows, which encode new rows; see `gpep.columns`."""
+        """The columns of the training rows, see `gpep.columns`. New rows are encoded in the same way."""
         check_is_fitted(self, "_fitted")
         return self._fitted.recipe.columns
 
@@ -262,9 +262,9 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
 
 def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
-    """Return a fit of a few rows as a start, which shortens the search on all rows.
+    """Return a fit of a few rows. It is the start of the fit of all rows, and shortens the search.
 
-    The rows are evenly spaced in the order of observations. None if the fit fails: a fit of all rows may succeed.
+    The few rows are evenly spaced in the order of their observations. None is returned if the fit fails.
     """
     some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
     columns = replace(recipe.columns, X=recipe.columns.X[some])
@@ -279,7 +279,7 @@ def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
 
 
 def check_level(level: Any) -> float:
-    """Return `level` if it is a probability between 0 and 1, else raise an error."""
+    """Return `level` if it lies between 0 and 1, else raise an error."""
     check_number("level", level)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be between 0 and 1, but is {level}.")
@@ -287,7 +287,7 @@ def check_level(level: Any) -> float:
 
 
 def quantile_levels(level: Any) -> list[float]:
-    """Return the levels of the two quantiles that enclose the probability `level`."""
+    """Return the levels of two quantiles. Between them lies the probability `level`, and outside equal tails."""
     tail = (1.0 - check_level(level)) / 2.0
     return [tail, 1.0 - tail]
 
@@ -307,7 +307,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         `"auto"`, or a method of `pm.fit`. With `"auto"`, up to `max_dense_rows` rows are fitted together, if memory
         allows. More rows are fitted by batches with learned inducing inputs.
     label_noise : float
-        Share of labels that are drawn from all classes with equal probability.
+        Probability that a label is replaced by a random class. All classes are then equally probable.
     max_dense_rows : int
         Largest number of rows for a fit of all rows together.
 
@@ -408,7 +408,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         return np.asarray(self.classes_[largest])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Return intervals of the class probabilities, which the training rows leave uncertain.
+        """Return intervals of the class probabilities at new rows. Training rows do not determine these exactly.
 
         Parameters
         ----------
@@ -425,10 +425,10 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
 
 
 class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
-    """Predict numbers by a Gaussian process with normal noise of learned standard deviation.
+    """Predict numbers by a Gaussian process with normal noise. The standard deviation of the noise is learned.
 
     Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs and `y` are standardised
-    internally. Given the hyperparameters the posterior is exact.
+    internally. The posterior of the latent function given the hyperparameters is exact.
 
     Attributes
     ----------
@@ -489,7 +489,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
 
 
 class GaussianProcessCounts(GaussianProcessEstimator):
-    """Predict counts whose rate is the exponential of a Gaussian process.
+    """Predict counts. The rate of a count is the exponential of a Gaussian process.
 
     Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are
     standardised internally. Counts are whole numbers of at least 0. Regressors of scikit-learn accept any number, so
@@ -561,7 +561,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         """
         check_name("likelihood", self.likelihood, COUNTS)
         table, y = self._read(X, y)
-        # An extra half count keeps the level finite if all counts are 0.
+        # Half a count is added to the sum, so that the log of the mean is finite if all counts are 0.
         response = CountResponse(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
         return self._fit(X, y, table, response, [])
 
@@ -587,7 +587,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return np.asarray(self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the share of the Poisson deviance that predictions explain: at best 1, and 0 for a constant mean.
+        """Return the share of the Poisson deviance explained by predictions: 1 at best, 0 for a constant mean.
 
         If all counts are equal, the deviance to explain is 0. The score is then 0, as in regressors of scikit-learn.
         """

@@ -1,4 +1,4 @@
-"""Likelihoods of the estimators, models made from training rows, and fits that can be pickled."""
+"""Likelihoods of the estimators, models of training rows, and fits that can be pickled."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ class Response(ABC):
 
 @dataclass(frozen=True)
 class TwoClassResponse(Response):
-    """Two classes by one latent function and a probit."""
+    """Likelihood of two classes: a probit of one latent function."""
 
     def observe(self, f: Any, y: Observed) -> None:
         Probit(RESPONSE, f, observed=y, dims="row")
@@ -54,7 +54,7 @@ class TwoClassResponse(Response):
 
 @dataclass(frozen=True)
 class ClassResponse(Response):
-    """Several classes by a multinomial probit, with a latent function for each class.
+    """Likelihood of several classes: a multinomial probit, with a latent function for each class.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class ClassResponse(Response):
 
 @dataclass(frozen=True)
 class NoisyClassResponse(ClassResponse):
-    """Several classes, with a share of labels that are drawn from all classes with equal probability.
+    """Likelihood of several classes with label noise: a share of the labels are random classes.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class NoisyClassResponse(ClassResponse):
 
 @dataclass(frozen=True)
 class RealResponse(Response):
-    """Standardised numbers with normal noise of learned standard deviation."""
+    """Likelihood of standardised numbers: normal noise of unknown standard deviation."""
 
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -98,7 +98,7 @@ class RealResponse(Response):
 
 @dataclass(frozen=True)
 class CountResponse(Response):
-    """Counts whose rate is the exponential of the latent function.
+    """Likelihood of counts. The rate of a count is the exponential of the latent function.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ type Kernel = str | Callable[[Columns], Any]
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """Everything that defines the model of training rows. It can be pickled, unlike the model.
+    """All arguments from which the model of training rows is built. They can be pickled, unlike the model.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class ModelRecipe:
     classes: list[Any]
 
     def build(self) -> tuple[pm.Model, pm.gp.Latent]:
-        """Return the model and its process."""
+        """Build the PyMC model. Return it and its Gaussian process."""
         coords = dict(self.columns.coords) | {"row": np.arange(len(self.y))}
         if self.classes:
             coords["class"] = self.classes
@@ -188,10 +188,10 @@ class ModelRecipe:
 
 
 class FittedEstimator:
-    """A fit with the recipe of its model.
+    """A fit, with the recipe from which its model is built again after unpickling.
 
-    A pickle contains the recipe and the fit's DataTree (`Fit.to_datatree`). After unpickling, the model is built and
-    the fit is read when they are first used.
+    A pickle contains the recipe and the fit's DataTree (`Fit.to_datatree`). The model is built, and the fit read, at
+    the first use after unpickling.
 
     Parameters
     ----------
