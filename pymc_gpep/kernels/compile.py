@@ -1,9 +1,9 @@
-"""The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
+"""Compile kernels by numba, and cache them on disk. The cache key changes with a kernel's code and its imports.
 
-numba's cache checks only the date and size of the function's own file. After a change in the file of a called kernel,
-cached code would be stale. An edited docstring would cause a compilation. PyTensor's cache does not check the source.
-Here both caches use a digest of code without docstrings and comments. The digest covers a file and all files of this
-package that it imports, directly or indirectly.
+numba's own cache checks only the date and size of a function's file. After a change in the file of a called kernel,
+cached code would be stale, and an edited docstring would cause a compilation. PyTensor's cache does not check the
+source. Here both caches use a digest of code without docstrings and comments. The digest covers a file and all files of
+this package that it imports, directly or indirectly.
 
 The cache is safe if several processes share it, if a write is interrupted, and if its folders are read-only.
 """
@@ -60,7 +60,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 class _Notes:
-    """Digest and imports of each source file, stored on disk with a hash of the file, since parsing takes a second.
+    """Digest and imports of each source file. They are stored on disk with a hash of the file: parsing takes a second.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class _Notes:
                 part.write_text(json.dumps(self._known), encoding="utf-8")
                 part.replace(self._file)
             finally:
-                part.unlink(missing_ok=True)  # A full disk leaves a part of the file.
+                part.unlink(missing_ok=True)  # If the disk is full, only a part of the file was written.
         except OSError:
             pass  # The folder is read-only or full: the next process parses the files again.
 
@@ -128,15 +128,15 @@ def _digest(path: Path) -> bytes:
 
 
 def source_key(file: str) -> int:
-    """Return an integer that changes with the code of a file and of its imports from this package.
+    """Return an integer that changes with the code of a file or of its imports from this package.
 
-    It is the cache key for PyTensor's numba backend, if code in `file` wraps kernels as an Op.
+    If code in `file` wraps kernels as an Op, the integer is the cache key of PyTensor's numba backend.
     """
     return int.from_bytes(_digest(Path(file))[:6])
 
 
 class _Beside(InTreeCacheLocator):
-    """Locator of the folder `NUMBA_CACHE_DIR`, or else of the cache folder next to the source, even if read-only."""
+    """Locator of the cache folder: `NUMBA_CACHE_DIR`, or else the folder next to the source, even if read-only."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
@@ -149,18 +149,18 @@ class _Beside(InTreeCacheLocator):
 
 
 class _Places(CompileResultCacheImpl):
-    """Locator of the first writable folder. `_Beside` is the last candidate, for use if no folder is writable."""
+    """Locator of the first writable cache folder. If none is writable, it is the folder of `_Beside`."""
 
-    # numba uses this as a class variable without the `ClassVar` that mypy requires.
+    # mypy requires `ClassVar` here, but numba's base class lacks it.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
 
 
 class _Files(IndexDataCacheFile):
-    """Files of the cache of one kernel.
+    """Files of the cache of one kernel: files of compiled code, and an index of their signatures.
 
     numba numbers the files of compiled code, and writes the index before the code. After an interrupt the index could
-    refer to older code, and two processes could use one number for two signatures. Here each file has a unique name,
-    and the index is written last.
+    refer to older code, and two processes could use one number twice. Here each file name is unique, and the index is
+    written last.
 
     Parameters
     ----------
@@ -190,7 +190,9 @@ class _Files(IndexDataCacheFile):
             known = self._load_index()
         except Exception:
             known = {}
-        if not known and os.path.exists(self._index_path):  # The index belongs to older source: remove its files.
+        if not known and os.path.exists(
+            self._index_path
+        ):  # The index belongs to older source, so files of compiled code are removed.
             for each in Path(self._cache_path).glob(f"{self._name}.*.nbc"):
                 if each.name != name:
                     each.unlink(missing_ok=True)
@@ -198,7 +200,7 @@ class _Files(IndexDataCacheFile):
 
 
 class _Cache(FunctionCache):
-    """Cache of one kernel. If its folder is read-only, each process compiles the kernel, without an error."""
+    """Cache of one kernel. If its folder is read-only, each process compiles the kernel after a warning."""
 
     _impl_class = _Places
 
@@ -222,20 +224,20 @@ def _warn_once(why: str) -> None:
 def kernel(
     function: Callable[..., Any], *, inline: Literal["never", "always"] = "never", reorders: bool = False
 ) -> Any:
-    """Compile `function` with numba (no Python objects, threads or exceptions), cached on disk.
+    """Compile `function` with numba, without Python objects, threads or exceptions, and cache it on disk.
 
-    A call from Python releases the lock of the interpreter. With `reorders` LLVM may reorder sums, which then
-    take a quarter of the time. NaN and infinite values remain correct.
+    A call from Python releases the lock of the interpreter. With `reorders` LLVM may reorder sums. Sums then take a
+    quarter of the time. NaN and infinite values remain correct.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     options: Any = {"error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
     options |= {"no_cfunc_wrapper": True}
     dispatcher: Any = numba.njit(**options)(function)
     template = dispatcher.get_call_template
-    # Without this type change, numba compiles a function again for each literal integer in a call.
+    # Without this change of types, numba compiles a function again for each literal integer in a call.
     dispatcher.get_call_template = lambda args, kws: template([types.unliteral(each) for each in args], kws)
     dispatcher._cache = cache = _Cache(function)
-    # Names on disk contain no line number, since an edited docstring moves the functions below it.
+    # File names contain no line number, since an edit of a docstring changes line numbers.
     name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)
     file = function.__code__.co_filename
     folders = [cache._cache_path, _Beside(function, file).get_cache_path()]
@@ -244,14 +246,13 @@ def kernel(
 
 
 def summing_kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` with sums in any order; see `kernel`."""
+    """Compile `function` as in `kernel`. The compiler may change the order of sums."""
     return kernel(function, reorders=True)
 
 
 def inlined_kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` only as part of its callers.
 
-    LLVM compiles a called function again for each of its callers and their callers. Inlining a large function with a
-    single caller saves seconds.
+    LLVM compiles a called function again for each direct or indirect caller. Inlining a large function saves seconds.
     """
     return kernel(function, inline="always")

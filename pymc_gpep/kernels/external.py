@@ -1,7 +1,7 @@
 """Compiled functions of SciPy (special functions, BLAS, LAPACK) for numba kernels that are cached on disk.
 
-Kernels refer to a symbol by name, and each process registers its address with LLVM. So machine code on disk contains no
-addresses. Kernels call SciPy's OpenBLAS, with the user's thread limits.
+Kernels refer to a function by name, and each process registers the address of the function with LLVM. So machine code
+on disk contains no addresses. Kernels call SciPy's OpenBLAS, with the user's thread limits.
 """
 
 import llvmlite.binding

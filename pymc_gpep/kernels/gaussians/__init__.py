@@ -4,6 +4,6 @@ independent: one latent function under scalar sites, from its covariance matrix;
 coupled: several functions under sites that couple the classes of a point
 block_sites: several functions under sites with any precision matrix a point
 whitening: map from standard normals to latent values with a coupled posterior
-neighbours: order and neighbours of places, and regressions of each place on its neighbours
-sparse_rows: products with rows of few coefficients
+neighbours: nearest neighbours of places, and regressions of each place on its neighbours
+sparse_rows: products with rows that have few coefficients
 """

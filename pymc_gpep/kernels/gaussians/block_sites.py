@@ -1,12 +1,12 @@
 """Gaussian posterior of c latent functions under sites with full c × c precisions W_i, in O((cn)³).
 
-The constant vector is in the null space of W_i, so W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of the
-R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, for a block W):
+Point i has the precision W_i. Its rows sum to 0, so W_i = R_i R_iᵀ with R_i (c, c − 1). W and R are block diagonal
+matrices of the W_i and R_i, and K is the prior covariance. The matrix B = I + Rᵀ K R = L Lᵀ is factorised:
 
     M = W (I + K W)⁻¹ = G Gᵀ,  G = R L⁻ᵀ,  Cov f = K − K M K,  log|I + K W| = log|B|.
 
-Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `lower` (N, N) with N = n(c − 1), and `b` (c, n), for which the
-posterior mean is m + K b. Column p of R_i is column i(c − 1) + p of R; G and K G are (c, n, N).
+(Rasmussen and Williams 2006, section 3.4.3). Arrays: `k` (1 or c, n, n) is K, `roots` (n, c, c − 1) the R_i, `lower`
+(N, N) is L with N = n(c − 1). The posterior mean is m + K b with `b` (c, n). G and K G are (c, n, N).
 """
 
 import math
@@ -25,7 +25,7 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 @kernel
 def block_roots(precision, roots):
-    """Write R_i of the positive semi-definite `precision` (n, c, c), whose rows sum to zero, into `roots`."""
+    """Write roots R_i with R_i R_iᵀ = W_i into `roots`. `precision` (n, c, c) contains the W_i; their rows sum to 0."""
     n, c, _ = precision.shape
     roots[:] = 0.0
     for i in range(n):
@@ -47,7 +47,7 @@ def block_roots(precision, roots):
 
 @kernel
 def factorise_blocks(k, roots, lower):
-    """Write the Cholesky factor of B into `lower`. Return whether B is positive definite, and log|B|."""
+    """Write the Cholesky factor of B = I + Rᵀ K R into `lower`. Return whether B is positive definite, and log|B|."""
     n, c, rank = roots.shape
     for i in range(n):
         for j in range(i + 1):
@@ -69,7 +69,7 @@ def factorise_blocks(k, roots, lower):
 
 @kernel
 def project(k, roots, lower, r, image, out):
-    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), from K r in `image` (c, n)."""
+    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n). `image` (c, n) contains K r."""
     n, c, rank = roots.shape
     inner = np.zeros(n * rank)
     for i in range(n):
@@ -86,7 +86,7 @@ def project(k, roots, lower, r, image, out):
 
 @kernel
 def smooth_blocks(k, roots, lower, smooth):
-    """Write K G into `smooth` (c, n, N)."""
+    """Write K G = K R L⁻ᵀ into `smooth` (c, n, N), where L is the factor in `lower`."""
     n, c, rank = roots.shape
     for a in range(c):
         for i in range(n):
@@ -98,7 +98,7 @@ def smooth_blocks(k, roots, lower, smooth):
 
 @kernel
 def block_marginals(k, smooth, cov):
-    """Write marginal covariances (n, c, c) of each f_i into `cov`, given K G."""
+    """Write posterior covariances of the classes at each point into `cov` (n, c, c). `smooth` contains K G."""
     n, c, _ = cov.shape
     for i in range(n):
         for a in range(c):
@@ -112,9 +112,9 @@ def block_marginals(k, smooth, cov):
 
 @kernel
 def block_gradient(roots, lower, b, work, gradient):
-    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (c, n, n), or their sum over classes into `gradient` (1, n, n).
+    """Write the derivative of the log evidence in K_k, ½ (b_k b_kᵀ − M_kk), into `gradient` (c, n, n).
 
-    `work` (n, N) is scratch space.
+    A `gradient` (1, n, n) receives the sum over classes k. `work` (n, N) is scratch space.
     """
     n, c, rank = roots.shape
     gradient[:] = 0.0

@@ -1,14 +1,14 @@
 """Gaussian posterior of c latent functions under sites that couple the classes of a point, in O((c + 1) n³).
 
-Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
-every point. With D_k = diag(π_k) (nested EP paper, appendix B):
+The prior of class k is f_k ~ N(m_k, K_k). Point i has the site exp(νᵀf − fᵀΠf/2) with location ν, and with precision
+Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i for numbers π_i (c,). With D_k = diag(π_k) (nested EP paper, appendix B):
 
     A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M_kl = δ_kl B_k − B_k P⁻¹ B_l,
 
 and Cov f = K − K M K. Only the A_k and P are factorised.
 
-Off the diagonal A_k⁻¹ is of order (π_i π_j)^½, with full digits. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is accurate
-for π = 1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is
+Entry (i, j) of A_k⁻¹ is of order (π_i π_j)^½ for i ≠ j, and has full digits. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is
+accurate even for π = 1e-100. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is
 computed as the diagonal of K − (K B) K. For a large K, means and differences between classes have a relative error of
 about ε trace(K). Mean and Cov f include the common part of all classes, on which the sites do not depend.
 
@@ -33,12 +33,12 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-_TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
+_TILE = 64  # Number of rows and columns of the square tiles in which a triangle is copied.
 
 
 @kernel
 def factorise_sum(pi, inverses, p):
-    """Write the Cholesky factor of P into `p`, from the A_k⁻¹. Return whether P is positive definite, and log|P|."""
+    """Write the Cholesky factor of P = Σ_k D_k^½ A_k⁻¹ D_k^½ into `p`. Return whether it exists, and log|P|."""
     c, n = pi.shape
     for a in range(c):
         root = site_roots(pi[a])
@@ -57,9 +57,9 @@ def factorise_sum(pi, inverses, p):
 
 @kernel
 def latent_weights(inverses, p, pi, nu, b):
-    """Write b = (I − M K) ν into `b` (c, n).
+    """Write b = (I − M K) ν into `b` (c, n). The posterior mean of latent values is m + K b.
 
-    The posterior mean is m + K b, where ν is the location of the sites minus Π m. Since ν sums to zero over classes,
+    Here ν is the location of the sites minus Π m. Since ν sums to zero over classes,
 
         b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l,   C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½}.
     """
@@ -87,7 +87,7 @@ def latent_weights(inverses, p, pi, nu, b):
 
 @kernel
 def _smoother(inverse, root, out):
-    """Write I − D^{-½} A⁻¹ D^½ = K B into `out` (n, n), full, from the lower triangle of A⁻¹."""
+    """Write K B = I − D^{-½} A⁻¹ D^½ into both triangles of `out` (n, n), from the lower triangle of A⁻¹."""
     n = root.shape[0]
     stretch = 1.0 / root
     for top in range(0, n, _TILE):
@@ -102,9 +102,9 @@ def _smoother(inverse, root, out):
 
 @kernel
 def function_moments(prior, inverse, pi, b, work, mean, cov, a):
-    """Write K b of class a into `mean` (n,), and the diagonal of K − K B K into the entries (a, a) of `cov` (n, c, c).
+    """Write K b of class a into `mean` (n,), and the diagonal of K − K B K into `cov[:, a, a]`.
 
-    On return, `work` (n, n) is K B.
+    Here K is `prior` (n, n), and B = D^½ A⁻¹ D^½. On return, `work` (n, n) is K B.
     """
     n = pi.shape[0]
     multiply_symmetric(prior, b, mean)
@@ -150,7 +150,7 @@ def shared_moments(prior, work, cov, low, high):
 
 @kernel
 def add_gradient(inverse, p, pi, b, work, out):
-    """Add ½ (b bᵀ − M_kk) of one class to the lower triangle of `out` (n, n); `work` is (n, n)."""
+    """Add ½ (b bᵀ − M_kk), the derivative of the log evidence in K_k, to the lower triangle of `out` (n, n)."""
     n = pi.shape[0]
     root = site_roots(pi)
     for top in range(0, n, _TILE):
@@ -178,10 +178,10 @@ def mirror(matrix):
 
 @kernel
 def add_implicit_gradient(b, v, gradient):
-    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (c, n, n), or their sum over classes to `gradient` (1, n, n).
+    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (c, n, n), or the sum over classes to `gradient` (1, n, n).
 
-    The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
-    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is the derivative in m.
+    If the prior mean m and covariance K change, the mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006,
+    equation 5.24). If −½ log|I + K W| has the derivative s in the mode, v = (I + W K)⁻¹ s is its derivative in m.
     """
     c, n = b.shape
     for a in range(c):

@@ -1,10 +1,10 @@
 """Gaussian posterior of one class under scalar sites, independent of other classes, in O(n³).
 
-Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. With
+The prior is f ~ N(m, K). Sites have locations ν and precisions π ≥ 0: exp(νᵀf − fᵀDf/2) with D = diag(π). With
 
     A = I + D^½ K D^½,   B = D^½ A⁻¹ D^½,
 
-Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so D^{-½} A⁻¹ D^½ = I − K B is accurate for any π. So
+the covariance is Cov f = K − K B K. The matrix D^{-½} A⁻¹ D^½ = I − K B is accurate for any π, as for coupled sites. So
 is Cov f = (I − K B) K, unless π_i K_ii is large. Then the form π_i⁻¹ (1 − A⁻¹_ii) of the variance is accurate.
 
 Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
@@ -29,13 +29,13 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-_TINY = 1e-200  # Smallest π; smaller values would have the same effect.
-_TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
+_TINY = 1e-200  # Smaller precisions π are replaced by this one, since formulas divide by their roots.
+_TILE = 64  # Number of rows and columns of the square tiles in which a triangle is copied.
 
 
 @kernel
 def site_roots(pi):
-    """Return D^½ (n,) of one class, from π ≥ 0."""
+    """Return the square roots (n,) of the site precisions π ≥ 0 of one class."""
     root = np.empty(pi.shape[0])
     for i in range(pi.shape[0]):
         root[i] = math.sqrt(max(pi[i], _TINY))
@@ -44,7 +44,7 @@ def site_roots(pi):
 
 @kernel
 def decompose_function(prior, pi, lower):
-    """Write the Cholesky factor of A into the lower triangle of `lower`. Return whether A has a factor, and log|A|."""
+    """Write the Cholesky factor of A = I + D^½ K D^½ into `lower`. Return whether it exists, and log|A|."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):
@@ -61,7 +61,7 @@ def decompose_function(prior, pi, lower):
 
 @kernel
 def factorise_function(prior, pi, inverse):
-    """Write A⁻¹ into `inverse`. Return whether A is positive definite, and log|A|."""
+    """Write the inverse of A = I + D^½ K D^½ into `inverse`. Return whether A is positive definite, and log|A|."""
     ok, log_det = decompose_function(prior, pi, inverse)
     if ok:
         inverse_from_cholesky(inverse)
@@ -70,7 +70,7 @@ def factorise_function(prior, pi, inverse):
 
 @kernel
 def decomposed_product(lower, pi, r, out):
-    """Write (I + DK)⁻¹ r = D^½ A⁻¹ D^{-½} r into `out` (n,), from the Cholesky factor of A."""
+    """Write (I + DK)⁻¹ r = D^½ A⁻¹ D^{-½} r into `out` (n,). `lower` is the Cholesky factor of A."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):
@@ -82,7 +82,7 @@ def decomposed_product(lower, pi, r, out):
 
 @kernel
 def kept_variance(root_of_inverse, kept):
-    """Write the diagonal of A⁻¹ into `kept` (n,), from the inverse of the Cholesky factor of A."""
+    """Write the diagonal of A⁻¹ into `kept` (n,). `root_of_inverse` is the inverse of the Cholesky factor of A."""
     kept[:] = 0.0
     for i in range(kept.shape[0]):
         for j in range(i + 1):
@@ -91,7 +91,7 @@ def kept_variance(root_of_inverse, kept):
 
 @kernel
 def root_product(root_of_inverse, pi, r, out):
-    """Write (I + DK)⁻¹ r into `out` (n,), from the inverse of the Cholesky factor of A."""
+    """Write (I + DK)⁻¹ r into `out` (n,). `root_of_inverse` is the inverse of the Cholesky factor of A."""
     root = site_roots(pi)
     for i in range(pi.shape[0]):
         out[i] = r[i] / root[i]
@@ -123,7 +123,7 @@ def function_variance(prior, pi, inverse, variance):
 
 @kernel
 def add_function_gradient(pi, inverse, b, gradient):
-    """Add ½ (b bᵀ − B) to both triangles of `gradient` (n, n); `b` is (n,).
+    """Add ½ (b bᵀ − B) with B = D^½ A⁻¹ D^½ to both triangles of `gradient` (n, n); `b` is (n,).
 
     This is the derivative of the log evidence with respect to K at fixed sites.
     """
@@ -139,7 +139,7 @@ def add_function_gradient(pi, inverse, b, gradient):
 
 @kernel
 def function_weights(inverse, pi, nu, prior_mean, b):
-    """Write b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
+    """Write b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,). The posterior mean is m + K b."""
     n = pi.shape[0]
     root = site_roots(pi)
     scaled = np.empty(n)

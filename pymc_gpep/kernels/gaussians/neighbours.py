@@ -1,13 +1,13 @@
-"""Nearest neighbours of places: an order, neighbour sets, and the regression of each place on its neighbours.
+"""Order and nearest neighbours of places, and the regression of the value at a place on the values at its neighbours.
 
-Place k of the order has the neighbours N = `cells[k, :counts[k]]`, which precede it. With the covariance C of the
-values at places
+Place k of the order has the neighbours N = `cells[k, :counts[k]]`, all earlier in the order. C is the covariance of the
+values at all places, and e_k a unit vector. The regression has coefficients b_k, variance d_k, and precision Q:
 
     b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
 
-(Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is
-an array of entries. Set k is place k followed by its neighbours. Its pairs are (0, 0), (1, 0), (1, 1), (2, 0) …, where
-0 is the place. Pair t of set k is the entry `slots[k, t]` of the matrix.
+(Vecchia 1988; Datta et al. 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is an array of entries. Set
+k is place k followed by its neighbours. Its pairs are (0, 0), (1, 0), (1, 1), (2, 0) …, where 0 is the place. Pair t of
+set k is the entry `slots[k, t]` of the matrix.
 """
 
 import math
@@ -38,10 +38,10 @@ def _square(own, other):
 
 @kernel
 def maximin_order(x, starts, low, high, order):
-    """Write an order of places x (n, d), in which each place has the largest distance from all earlier places.
+    """Write an order of places x (n, d). The next place is farthest from all earlier places.
 
-    Places are sorted by leaves of the tree of `solvers.neighbour_precision.PlaceTree`. The first place is the place
-    nearest to the mean. A new place changes distances in a box only if the box is closer than its largest distance.
+    Places are sorted by leaves of the tree of `solvers.neighbour_precision.PlaceTree`. The first place in the order is
+    nearest to the mean. Boxes of the tree that are too far from a new place for a change of distances are skipped.
     """
     n, d = x.shape
     boxes, leaves = len(low), len(starts) - 1
@@ -88,10 +88,10 @@ def maximin_order(x, starts, low, high, order):
 
 @kernel
 def nearest(x, before, known, numbers, first, starts, low, high, cells):
-    """Write numbers of the nearest candidates to each place of x (s, d), by distance, into `cells` (s, m).
+    """Write the numbers of the m places nearest to each place of x (s, d) into `cells` (s, m), sorted by distance.
 
-    Neighbours of place i have numbers less than `before[i]`. Candidates are places `known` with `numbers`, sorted by
-    leaves of the tree. `first` is the smallest number in each box.
+    Candidates are the places `known` with `numbers`, sorted by leaves of the tree. Neighbours of place i have numbers
+    less than `before[i]`. `first` is the smallest number in each box of the tree.
     """
     m = cells.shape[1]
     boxes, leaves = len(low), len(starts) - 1
@@ -170,7 +170,7 @@ def more_neighbours(x, cells, counts, starts, rows, order, positions):
 
 @kernel
 def _factorised(entries, slots, size, lower):
-    """Write the Cholesky factor of C_NN of one place into `lower`; NaN if C_NN is not positive definite."""
+    """Write the Cholesky factor of the covariance of a place's neighbours into `lower`; NaN if it does not exist."""
     for a in range(size):
         for c in range(a + 1):
             total = entries[slots[(a + 1) * (a + 2) // 2 + c + 1]]
@@ -181,7 +181,7 @@ def _factorised(entries, slots, size, lower):
 
 @kernel
 def regressions(entries, slots, counts, b, d):
-    """Write b (p, m) and d (p,) for a covariance C, given by its entries. b is 0 beyond the neighbours of a place."""
+    """Write regression coefficients `b` (p, m) and variances `d` (p,) for a covariance given by its entries."""
     m = b.shape[1]
     lower = np.empty((m, m))
     for k in range(d.size):
@@ -199,7 +199,7 @@ def regressions(entries, slots, counts, b, d):
 
 @kernel
 def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
-    """Add derivatives with respect to the entries of C to `out`, from derivatives with respect to b and d."""
+    """Add derivatives in the entries of the covariance to `out`, from derivatives `of_b` and `of_d` in b and d."""
     m = b.shape[1]
     lower, u = np.empty((m, m)), np.empty(m)
     for k in range(of_d.size):
@@ -218,7 +218,7 @@ def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
 
 @kernel
 def precision_entries(slots, counts, b, d, out):
-    """Add the entries of Q to `out`, an array of entries as defined in the module."""
+    """Add the entries of the precision matrix Q to `out`, for regression coefficients `b` and variances `d`."""
     v = np.empty(b.shape[1] + 1)
     for k in range(d.size):
         v[0] = 1.0
@@ -233,7 +233,7 @@ def precision_entries(slots, counts, b, d, out):
 
 @kernel
 def pull_precision(slots, counts, b, d, of_entries, of_b, of_d):
-    """Write derivatives with respect to b and d, from derivatives with respect to the entries of Q."""
+    """Write derivatives in b and d into `of_b` and `of_d`, from derivatives in the entries of the precision Q."""
     v, half = np.empty(b.shape[1] + 1), np.empty(b.shape[1] + 1)
     for k in range(d.size):
         v[0] = 1.0
@@ -256,7 +256,7 @@ def pull_precision(slots, counts, b, d, of_entries, of_b, of_d):
 
 @kernel
 def solve_forward(cells, counts, b, x):
-    """Overwrite each row x (p,) of `x` (s, p) with (I − B)⁻¹ x; row k of B has b_k in the columns of its neighbours."""
+    """Overwrite each row x of `x` (s, p) with (I − B)⁻¹ x. Row k of B has b[k] in the columns `cells[k]`."""
     for own in x:
         for k in range(own.size):
             for a in range(counts[k]):

@@ -10,7 +10,7 @@ from pymc_gpep.kernels.compile import kernel
 
 @kernel
 def entry_gram(cells, values, weights, gram):
-    """Add Σ_i w_i a_i a_iᵀ to the lower triangle of `gram` (q, q), with w (n,)."""
+    """Add Σ_i w_i a_i a_iᵀ to the lower triangle of `gram` (q, q), for rows a_i and w = `weights` (n,)."""
     for i in range(cells.shape[0]):
         for a in range(cells.shape[1]):
             weighted = weights[i] * values[i, a]
@@ -56,7 +56,7 @@ def entry_sums(cells, values, weights, out):
 
 @kernel
 def row_combinations(cells, values, matrix, out):
-    """Add a_iᵀ S to row i of `out` (n, p), for S = `matrix` (q, p)."""
+    """Add a_iᵀ S to row i of `out` (n, p), for each row a_i and S = `matrix` (q, p)."""
     for i in range(cells.shape[0]):
         row = out[i]
         for a in range(cells.shape[1]):
@@ -69,7 +69,7 @@ def row_combinations(cells, values, matrix, out):
 
 @kernel
 def entry_between(cells, values, weights, other_cells, other_values, out):
-    """Add Σ_i w_i a_i c_iᵀ to `out` (q, q′), of rows a_i of one function and c_i of another, with w (n,)."""
+    """Add Σ_i w_i a_i c_iᵀ to `out` (q, q′). Rows a_i belong to one function, c_i to another; w = `weights`."""
     for i in range(cells.shape[0]):
         for a in range(cells.shape[1]):
             weighted = weights[i] * values[i, a]
@@ -81,7 +81,7 @@ def entry_between(cells, values, weights, other_cells, other_values, out):
 
 @kernel
 def entry_covariances(cells, values, matrix, other_cells, other_values, out):
-    """Write a_iᵀ S c_i into `out` (n,), of rows a_i of one function and c_i of another, and S (q, q′)."""
+    """Write a_iᵀ S c_i into `out` (n,). Rows a_i belong to one function, c_i to another; S = `matrix` (q, q′)."""
     for i in range(cells.shape[0]):
         total = 0.0
         for a in range(cells.shape[1]):
@@ -122,7 +122,7 @@ def sparse_row_variances(slots, values, entries, out):
 
 @kernel
 def sparse_row_products(slots, values, entries, out):
-    """Add the entries of S a_i in the columns of row i to `out` (n, k), for a sparse symmetric S."""
+    """Add S a_i, restricted to the columns of row a_i, to `out[i]` (k,), for a symmetric S with sparse `entries`."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):

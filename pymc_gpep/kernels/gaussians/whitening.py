@@ -1,9 +1,9 @@
 """Map from independent standard normals z to latent values f with a coupled Gaussian posterior.
 
-Let t_i be a level common to the classes. The integral of exp(−½ Σ_k π_ik (f_ik − t_i)²) over t_i is a site of precision
-Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Therefore z has a vector for the levels, and two vectors for each class: w for a draw
-of the prior, and noise e. Matheron's rule computes a posterior draw from z. With A_k, B_k and P of `coupled`, D_k =
-diag(π_k), L_k L_kᵀ = K_k, C Cᵀ = P and posterior means t̂ and f̂,
+Let t_i be a level common to the classes of point i. The integral of exp(−½ Σ_k π_ik (f_ik − t_i)²) over t_i is a site
+of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Therefore z has a vector z₀ for the levels, and two vectors for each
+class: w for a draw of the prior, and noise e. Matheron's rule computes a posterior draw from z. With A_k and P of the
+module `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k, C Cᵀ = P and posterior means t̂ and f̂,
 
     t = t̂ + C⁻ᵀ z₀,   f_k = f̂_k + L_k w_k + K_k D_k^½ A_k⁻¹ (D_k^½ (t − t̂ − L_k w_k) − e_k).
 
@@ -24,7 +24,7 @@ from pymc_gpep.kernels.linalg.lapack import multiply_symmetric, multiply_triangu
 
 @kernel
 def _level(pi, f, i):
-    """Return 1ᵀπ_i, and the mean of f_i weighted by π_i."""
+    """Return the sum over classes of the precisions of point i, and the mean of f_i weighted by them."""
     total = 0.0
     weighted = 0.0
     for a in range(f.shape[0]):
@@ -35,7 +35,7 @@ def _level(pi, f, i):
 
 @kernel
 def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
-    """Write f − f̂ of one class into `f`, from its w and e and from t − t̂ in `level`."""
+    """Write latent values of one class minus their posterior mean into `f`, from normals `w` and `e` and `level`."""
     n = f.shape[0]
     for i in range(n):
         f[i] = w[i]
@@ -52,7 +52,7 @@ def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
 
 @kernel
 def colour(k, roots, pi, inverses, p, z, f):
-    """Write f − f̂, latent values minus their posterior means, into `f`, computed from the normals `z`."""
+    """Write latent values minus their posterior means into `f`, computed from standard normals `z`."""
     c, n = f.shape
     level = z[0].copy()
     solve_triangular(p, level, True)
@@ -86,7 +86,7 @@ def colour_transposed(k, roots, pi, inverses, p, slope, z):
 
 @kernel
 def whiten(k, roots, pi, inverses, p, f, z):
-    """Transform independent standard normals in `z` to a draw of z given f. `f` is f − f̂."""
+    """Replace standard normals in `z` by a draw of z given `f`, latent values minus their posterior means."""
     c, n = f.shape
     for i in range(n):
         total, level = _level(pi, f, i)

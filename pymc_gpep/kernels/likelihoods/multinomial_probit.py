@@ -1,9 +1,9 @@
 """The multinomial probit likelihood at one point and at many points: log probability and derivatives.
 
-    p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
+    p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du,   φ and Φ the standard normal density and distribution function.
 
-The trapezoid rule of `pymc_gpep.kernels.special.probit` computes the integral to nearly full precision, for any f; the
-largest curvature of the integrand is c.
+The trapezoid rule of `pymc_gpep.kernels.special.probit` computes the integral to nearly full precision. The largest
+curvature of the log integrand is the number c of classes.
 """
 
 import math
@@ -17,7 +17,7 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 
 @kernel
 def _as_product(f, y):
-    """Return slopes, offsets (c,) and largest curvature of the integrand for `probit_product`, and workspace (c,)."""
+    """Return the slopes and offsets (c,) of the factors Φ, the largest curvature, and scratch space (c,)."""
     c = f.shape[0]
     room = np.empty((3, c))
     for j in range(c):
@@ -70,9 +70,8 @@ def log_probability_and_gradient(f, y, gradient):
 def log_probability_derivatives(f, y, gradient, hessian):
     """Return log p(y | f), and write its first and second derivatives with respect to f.
 
-    For classes other than y, the second derivative is the covariance of the hazards φ/Φ under the normalised integrand.
-    The mean slope of each hazard is added on the diagonal. Row and column y make all row sums zero, since a common
-    shift of f has no effect.
+    For classes other than y, the second derivative is the covariance of the ratios φ/Φ under the normalised integrand.
+    The mean slope of the ratio is added on the diagonal. All row sums are zero, since a common shift has no effect.
 
     Parameters
     ----------
@@ -93,7 +92,7 @@ def log_probability_derivatives(f, y, gradient, hessian):
     slopes, offsets, curvature, hazards = _as_product(f, y)
     mode = near_mode(slopes, offsets, y, hazards)
     peak = log_integrand(mode, slopes, offsets, y, hazards)
-    # Moments are about the hazards at the mode, since hazards in the tail are large and hardly vary.
+    # Differences from the ratios φ/Φ at the mode are summed, since ratios in the tail are large and hardly vary.
     reference = hazards.copy()
     mean = np.zeros(c)
     total = 1.0
@@ -144,8 +143,8 @@ def log_probability_third(f, y, cov, third):
     """Overwrite `third` (c,) with Σ_kl S_kl ∂³ log p(y | f) / ∂f_j ∂f_k ∂f_l for a symmetric S = `cov` (c, c).
 
     log p is the log of an integral, so its third derivatives are cumulants. Let C be the covariance of the differences
-    x_j = f_y − f_j. Let h_j be the hazards at u + x_j, and e = h − E h. Averages E are over the normalised integrand.
-    In terms of x, component j of the sum is
+    x_j = f_y − f_j under S. Let h_j be the ratio φ/Φ at u + x_j, and e = h − E h. Averages E are over the normalised
+    integrand. In terms of x, component j of the sum is
 
         E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)].
 
@@ -194,9 +193,9 @@ def log_probability_third(f, y, cov, third):
 
 @kernel
 def bound_terms(y, f, b, prior_mean, r, w):
-    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), m = `prior_mean`, without a constant.
+    """Return the objective of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), up to a constant.
 
-    Its gradient r = ∂ log p / ∂f − b is written into `r` (c, n), and W = −∇∇ log p into `w` (n, c, c).
+    m is `prior_mean`. The gradient ∂ log p / ∂f − b is written into `r` (c, n), and −∇∇ log p into `w` (n, c, c).
     """
     c, n = f.shape
     point = np.empty(c)

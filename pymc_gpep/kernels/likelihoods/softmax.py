@@ -1,8 +1,7 @@
-"""The softmax likelihood p(y | f) = exp f_y / Σ_k exp f_k of all points: values and derivatives, also along a line.
+"""The softmax likelihood p(y | f) = exp f_y / Σ_k exp f_k at many points: values and derivatives, also along a line.
 
 Arrays: latent values `f`, probabilities `pi` and gradients (c, n), labels `y` (n,), covariances `cov` (n, c, c). The
-curvature −∇∇ log p(y_i | f_i) is diag(π_i) − π_iπ_iᵀ, a coupled site precision with 1ᵀπ_i = 1 (Williams and Barber
-1998).
+curvature −∇∇ log p(y_i | f_i) is diag(π_i) − π_iπ_iᵀ, as of a coupled site (Williams and Barber 1998).
 """
 
 import math
@@ -14,7 +13,7 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 
 @kernel
 def softmax(f, y, pi, gradient):
-    """Write π into `pi` and ∇ log p(y_i | f_i) = e_y − π into `gradient`; return Σ_i log p(y_i | f_i).
+    """Write probabilities π into `pi`, and gradients of log p(y_i | f_i) into `gradient`. Return Σ_i log p(y_i | f_i).
 
     1 − π_y is computed as the sum over the other classes. So 1 − π_y and log p are accurate for π_y near 1.
     """
@@ -41,7 +40,7 @@ def softmax(f, y, pi, gradient):
 
 @inlined_kernel
 def label_along_line(f, label, direction, t, i):
-    """Return the first and minus the second derivative in t of the log probability of a label at point i."""
+    """Return derivatives in t of the log probability of a label at f_i + t d_i: the first, and minus the second."""
     c = len(f)
     top = -np.inf
     for a in range(c):
@@ -61,7 +60,7 @@ def label_along_line(f, label, direction, t, i):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`."""
+    """Return derivatives in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`: the first, and minus the second."""
     slope = 0.0
     curvature = 0.0
     for i in range(len(y)):

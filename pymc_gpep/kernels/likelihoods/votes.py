@@ -1,7 +1,7 @@
 """The softmax likelihood of votes, p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a), N = Σ_a y_a and π the softmax of f.
 
 Arrays are as in `pymc_gpep.kernels.likelihoods.softmax`, but votes `y` are (n, c), and `pi` (c, n) is N π. The
-curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
+curvature is N (diag(π) − ππᵀ), the precision of a coupled site of numbers N π.
 """
 
 import math
@@ -12,7 +12,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
 from pymc_gpep.kernels.likelihoods.softmax import label_along_line
 
-_NO_VOTE = 1e-100  # Σ π of a point without votes; positive, so its logarithm is finite.
+_NO_VOTE = 1e-100  # It replaces N for a point without votes, so that log N is finite.
 
 
 @kernel
@@ -29,9 +29,9 @@ def log_ways(y):
 
 @kernel
 def point_log_density(f, y, pi, gradient):
-    """Write the softmax of f (c,) to `pi`, y − N π to `gradient`; return Σ_a y_a log π_a, NaN for negative votes.
+    """Write the softmax π of f (c,) into `pi`, and y − N π into `gradient`. Return Σ_a y_a log π_a.
 
-    With w ∝ exp f the gradient is Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, without cancellation, as is log π for π near 1.
+    It is NaN for negative votes y; N = Σ y. With w = exp f the gradient is Σ_e (y_a w_e − y_e w_a) / Σ_e w_e.
     """
     c = f.shape[0]
     best = 0
@@ -63,7 +63,7 @@ def point_log_density(f, y, pi, gradient):
 
 @kernel
 def log_density(f, y, pi, gradient):
-    """Write N π into `pi` and ∇ log p(y_i | f_i) into `gradient`; return Σ_i log p(y_i | f_i)."""
+    """Write votes times probabilities into `pi`, and gradients into `gradient`. Return Σ_i log p(y_i | f_i)."""
     c, n = f.shape
     rows = np.empty((3, c))
     at, own, slope = rows[0], rows[1], rows[2]
@@ -82,7 +82,7 @@ def log_density(f, y, pi, gradient):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`."""
+    """Return derivatives in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`: the first, and minus the second."""
     c, n = f.shape
     slope = 0.0
     curvature = 0.0

@@ -1,8 +1,7 @@
-"""BLAS and LAPACK for kernels: in place, on square C-ordered matrices, which are overwritten.
+"""BLAS and LAPACK for kernels. They overwrite matrices in C order.
 
 A symmetric matrix is equal in Fortran order and in C order, but triangles and transposes are exchanged. The lower
-triangle in C order is the upper triangle in Fortran order. Matrices are in double or single precision, and vectors have
-the precision of their matrix.
+triangle in C order is the upper triangle in Fortran order. Matrices and vectors are in double or single precision.
 """
 
 import math
@@ -20,9 +19,10 @@ _char = types.CPointer(types.uint8)
 
 
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
-    """Return a routine for double and single precision. Its first argument is an array of the precision to use.
+    """Return a routine of BLAS or LAPACK for double and single precision.
 
-    `arguments` are the types of the other arguments, pointers: c to characters, i to integers, x to real numbers.
+    The first argument is an array of the precision to use. The others are pointers. In `arguments`, c is a pointer to
+    characters, i to integers, and x to real numbers.
     """
     versions = {}
     for number in (types.float64, types.float32):
@@ -66,19 +66,19 @@ _TRANSPOSED = np.array([ord("T")], np.uint8)
 _NORMAL = np.array([ord("N")], np.uint8)
 
 
-# Edge of diagonal blocks; products replace all other parts of triangular solves. OpenBLAS solves triangular systems at
-# half the speed of products, and small systems even more slowly. Before block k, 2^b blocks from k on are multiplied
-# with the 2^b blocks before k, where b is the lowest bit of k that is 1. So most products are large, and each pair of
-# blocks is used once.
+# Number of rows of a diagonal block. Matrix products replace all other parts of triangular solves. OpenBLAS solves
+# triangular systems at half the speed of products, and small systems even more slowly. Before block k, 2^b blocks from
+# k on are multiplied with the 2^b blocks before k, where b is the lowest bit of k that is 1. So most products are
+# large, and each pair of blocks is used once.
 _BLOCK = 64
 
 
-_MILD = 1e3  # Largest condition number (Frobenius) of a block whose inverse replaces a solve.
+_MILD = 1e3  # If the condition number of a block is below it, the block's inverse is used.
 
 
 @kernel
 def _invert_mild_block(lower, first, edge, out):
-    """Write the inverse of a diagonal block of L into `out` (edge²,). Return False if the block is ill-conditioned."""
+    """Write the inverse of a diagonal block of `lower` into `out`. Return whether the block is well-conditioned."""
     square = 0.0
     for i in range(edge):
         for j in range(i + 1):
@@ -98,8 +98,8 @@ def _invert_mild_block(lower, first, edge, out):
 def _solve_columns(lower, first, n, b, start, m, width):
     """Multiply a part of the flattened array `b` by L⁻ᵀ from the right, in place.
 
-    L is the block of `lower` with n rows and columns from `first` on. The part is (m, n) and begins at `start`; rows of
-    `b` have the length `width`.
+    L is the block of `lower` with n rows and columns from `first` on. The part is (m, n) and begins at `start`; `b` has
+    rows of length `width`.
     """
     whole = np.array([lower.shape[0]], np.int32)
     long, rows = np.array([width], np.int32), np.array([m], np.int32)
@@ -211,7 +211,7 @@ def inverse_from_cholesky(a):
 
 @kernel
 def solve_right_transposed(lower, b):
-    """Overwrite `b` (m, n) with b L⁻ᵀ, where `lower` (n, n) holds L in its lower triangle."""
+    """Overwrite `b` (m, n) with b L⁻ᵀ, where L is the lower triangle of `lower` (n, n)."""
     _solve_columns(lower, 0, b.shape[1], b.reshape(-1), 0, b.shape[0], b.shape[1])
 
 
@@ -230,7 +230,7 @@ def add_outer_product(scale, b, out):
 
 @kernel
 def multiply(a, b, out, transposed):
-    """Write A B into `out` (m, n), or Aᵀ B; all arrays are contiguous."""
+    """Write A B, or Aᵀ B if `transposed`, into `out` (m, n). All arrays are contiguous."""
     n, m = np.array([out.shape[1]], np.int32), np.array([out.shape[0]], np.int32)
     k, long = np.array([b.shape[0]], np.int32), np.array([a.shape[1]], np.int32)
     factors = np.ones(2, a.dtype)
@@ -244,7 +244,7 @@ def multiply(a, b, out, transposed):
 
 @kernel
 def copy_into(out, values):
-    """Copy a contiguous array of equal size into `out`, since an assignment of slices takes long to compile."""
+    """Copy a contiguous array into `out` of the same size. An assignment of slices would take longer to compile."""
     n = np.array([out.size], np.int32)
     step = np.ones(1, np.int32)
     _copy(out, n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
@@ -260,7 +260,7 @@ def dot(x, y):
 
 @kernel
 def solve_with_cholesky(lower, b):
-    """Return the solution x (n,) of L Lᵀ x = b; the lower triangle of `lower` holds L."""
+    """Return the solution x (n,) of L Lᵀ x = b, where L is the lower triangle of `lower`."""
     n = np.array([lower.shape[0]], np.int32)
     one = np.ones(1, np.int32)
     info = np.zeros(1, np.int32)
@@ -271,7 +271,7 @@ def solve_with_cholesky(lower, b):
 
 @kernel
 def multiply_symmetric(lower, b, out):
-    """Write S b into `out` (n,); the lower triangle of `lower` holds the symmetric S, and `b` is contiguous."""
+    """Write S b into `out` (n,). `lower` contains the lower triangle of the symmetric S, and `b` is contiguous."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     factors = np.zeros(2, lower.dtype)
@@ -284,14 +284,14 @@ def multiply_symmetric(lower, b, out):
 
 @kernel
 def multiply_functions(matrices, x, out):
-    """Write S_k x_k of each class into `out` (c, n); the lower triangles of `matrices` (1 or c, n, n) hold S_k."""
+    """Write S_k x_k of each class k into `out` (c, n). `matrices` (1 or c, n, n) has lower triangles of the S_k."""
     for a in range(x.shape[0]):
         multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])
 
 
 @kernel
 def solve_triangular(lower, x, transposed):
-    """Overwrite `x` (n,) with L⁻¹ x, or L⁻ᵀ x, where the lower triangle of `lower` holds L."""
+    """Overwrite `x` (n,) with L⁻¹ x, or with L⁻ᵀ x if `transposed`, where L is the lower triangle of `lower`."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     how = _NORMAL if transposed else _TRANSPOSED
@@ -300,29 +300,29 @@ def solve_triangular(lower, x, transposed):
 
 @kernel
 def multiply_triangular(lower, x, transposed):
-    """Overwrite `x` (n,) with L x, or Lᵀ x, where the lower triangle of `lower` holds L."""
+    """Overwrite `x` (n,) with L x, or with Lᵀ x if `transposed`, where L is the lower triangle of `lower`."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     how = _NORMAL if transposed else _TRANSPOSED
     _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
 
 
-_ROUNDING = 1e-8  # Allowed rounding error of covariances, relative to the largest variance.
-_SMALLEST = 1e-290  # Smallest scale, which makes a matrix of zeros positive definite.
+_ROUNDING = 1e-8  # Asymmetry and negative eigenvalues up to this share of the largest variance are allowed.
+_SMALLEST = 1e-290  # A smaller largest variance is replaced by this one, so that the scale is finite.
 
 
 @kernel
 def is_covariance(matrix, work):
-    """Return whether a finite `matrix` (n, n) is symmetric without negative eigenvalues beyond rounding.
+    """Return whether a finite `matrix` (n, n) is symmetric and positive semi-definite, up to rounding.
 
-    EP alone does not detect this: I + D^½ K D^½ is positive definite for some matrices K with negative eigenvalues.
+    EP alone does not detect negative eigenvalues of K: its matrix I + D^½ K D^½ may still be positive definite.
     """
     n = matrix.shape[0]
     largest = 0.0
     for i in range(n):
         largest = max(largest, matrix[i, i])
     margin = _ROUNDING * largest
-    # Scale the matrix, so that variances stay in the range of floating-point numbers.
+    # The largest variance is scaled to 1, so that no variance is too large or too small for the factor.
     scale = 1.0 / math.sqrt(max(largest, _SMALLEST))
     for i in range(n):
         for j in range(i):
@@ -334,12 +334,12 @@ def is_covariance(matrix, work):
 
 
 _EPS = np.finfo(np.float64).eps
-_AMPLIFIED = 8.0  # Amplification of rounding errors of f in a Newton step, observed at variances of 1e5.
+_AMPLIFIED = 8.0  # Observed factor by which a Newton step increases rounding errors of f, for prior variances of 1e5.
 
 
 @kernel
 def rounding(k, b):
-    """Return the rounding error of a step of Newton's method at f = m + K b, from the terms of K b."""
+    """Return an estimate of the rounding error of a Newton step at f = m + K b, from the terms of K b."""
     largest = 0.0
     for a in range(b.shape[0]):
         prior = k[a if k.shape[0] > 1 else 0]

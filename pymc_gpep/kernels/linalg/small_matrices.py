@@ -1,6 +1,6 @@
-"""Factors and roots of matrices with a few rows, for which calls of LAPACK take longer than the computation.
+"""Factors, solutions and eigenvectors of matrices with a few rows. Calls of LAPACK would take longer than these.
 
-The symmetric root commutes with permutations of rows and columns; a triangular root does not.
+A square root from eigenvectors commutes with permutations of rows and columns; a triangular root does not.
 """
 
 import math
@@ -12,7 +12,7 @@ from pymc_gpep.kernels.compile import kernel
 
 @kernel
 def lower_factor(a):
-    """Return the lower Cholesky factor (d, d); NaN from the first pivot that is not positive."""
+    """Return the lower Cholesky factor (d, d) of `a`. Entries after the first pivot that is not positive are NaN."""
     d = a.shape[0]
     lower = np.zeros((d, d))
     for j in range(d):
@@ -26,7 +26,7 @@ def lower_factor(a):
 
 @kernel
 def solve_lower(lower, b):
-    """Overwrite `b` (d, m) with L⁻¹ b."""
+    """Overwrite `b` (d, m) with L⁻¹ b, for the lower triangular L = `lower` (d, d)."""
     for i in range(b.shape[0]):
         for k in range(b.shape[1]):
             for j in range(i):
@@ -36,7 +36,7 @@ def solve_lower(lower, b):
 
 @kernel
 def solve_with_factor(lower, size, x):
-    """Overwrite the first `size` numbers of x with (L Lᵀ)⁻¹ x; return |L⁻¹ x|²."""
+    """Overwrite the first `size` numbers of x with (L Lᵀ)⁻¹ x, for L = `lower`. Return |L⁻¹ x|²."""
     square = 0.0
     for i in range(size):
         for k in range(i):
@@ -52,7 +52,7 @@ def solve_with_factor(lower, size, x):
 
 @kernel
 def solve_square(a, b):
-    """Overwrite `b` (d, m) with A⁻¹ b by Gaussian elimination, which overwrites A in `a` (d, d). Return det A."""
+    """Overwrite `b` (d, m) with A⁻¹ b by Gaussian elimination, and also overwrite A = `a` (d, d). Return det A."""
     d = a.shape[0]
     determinant = 1.0
     for j in range(d):
@@ -83,7 +83,7 @@ def solve_square(a, b):
     return determinant
 
 
-_SWEEPS = 30  # Largest number of sweeps of rotations; about five suffice.
+_SWEEPS = 30  # Largest number of sweeps over all pairs of rows. About five sweeps suffice.
 
 
 @kernel
