@@ -1,12 +1,12 @@
 """Draws of utilities and latent values for the inner loop of samplers.
 
-The utilities are v_k = f_k + noise of variance 1. The label of a point is the class of its largest utility, or the sign
-of a single utility. Given f, utilities are independent between points (`draw_in_cone`, `draw_by_sign`). Given v, the
-latent values of each class are Gaussian (`draw_latent_values`).
+The utility of class k is its latent value plus noise, v_k = f_k + ε_k with ε_k ~ N(0, 1). The label of a point is the
+class of its largest utility, or the sign of a single utility. Given f, utilities are independent between points
+(`draw_in_cone`, `draw_by_sign`). Given v, the latent values of each class are Gaussian (`draw_latent_values`).
 
-With one utility a point, utilities are independent normals with fixed signs (Albert and Chib 1993). With several, the
-utilities v of a point are N(f, I) in the cone in which v_y is the largest. They are drawn jointly, not one after
-another, so successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
+With one utility for each point, utilities are independent normals with fixed signs (Albert and Chib 1993). With
+several, the utilities v of a point are N(f, I), restricted to the cone in which v_y is the largest. They are drawn
+jointly, not one after another, so successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
 
 The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
 below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of N(t + h′(t),
@@ -50,12 +50,12 @@ from pymc_gpep.kernels.linalg.lapack import (
 from pymc_gpep.kernels.scalar.probit import class_sign
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
-_NAIVE_ABOVE = -0.4  # Bound above which rejection of normal draws is the fastest sampler of a truncated normal.
+_NAIVE_ABOVE = -0.4  # If `top` − `mean` is larger, normal draws are rejected until one is below `top`.
 
 
 @kernel
 def draw_below(rng, mean, top):
-    """Draw from N(mean, 1) truncated to lie below `top`; both arguments are finite.
+    """Draw from N(mean, 1), restricted to values below `top`. Both arguments are finite.
 
     In the tail the distance to `top` is drawn by rejection from an exponential (Robert 1995), without loss of digits.
     """
@@ -93,15 +93,17 @@ def draw_by_sign(rng, f, labels, v):
 
 
 _NEWTON_STEPS = 6
-_FLAT = 0.1  # Slope h′(t) below which t counts as the mode. The inexact mode adds less than 1 % of rejected draws.
-_MOST_PROPOSALS = 10_000  # Largest number of proposals, which ends loops caused by rounding.
+_FLAT = 0.1  # If h′(t) is smaller, t counts as the mode. This adds less than 1 % of rejected draws.
+_MOST_PROPOSALS = (
+    10_000  # After this number of proposals a draw fails. Without a limit, rounding could cause an endless loop.
+)
 
 
 @kernel
 def _tangent(f, y, i, hazards):
-    """Return t near the mode of h, and the slope h′(t). Write φ/Φ of t − f_j at point i into `hazards` (c,).
+    """Return t near the mode of the log density h of the largest utility, and h′(t).
 
-    h′ is convex, so Newton's iteration converges from any start.
+    φ/Φ of t − f_j at point i is written into `hazards` (c,). h′ is convex, so Newton's method converges from any start.
     """
     own = f[y, i]
     highest = own
@@ -138,7 +140,7 @@ def _below_tangent(z, hazard, step):
 
 @kernel
 def _draw_largest(rng, f, y, i, hazards):
-    """Draw the utility of the observed class; NaN if rounding or non-finite values prevent acceptance."""
+    """Draw the utility of the observed class at point i. NaN if no draw is accepted, or f is not finite."""
     t, slope = _tangent(f, y, i, hazards)
     if not math.isfinite(slope):
         return np.nan
@@ -180,7 +182,7 @@ def draw_in_cone(rng, f, labels, v):
 
 @kernel
 def utility_precisions(k, precisions, total):
-    """Compute the matrices for `draw_latent_values`. Return False if a covariance is far from positive definite.
+    """Compute the matrices for `draw_latent_values`. Return whether their Cholesky factors exist.
 
     Parameters
     ----------

@@ -5,8 +5,7 @@ order: column j has entries in the rows `rows[starts[j]:starts[j + 1]]`. The ent
 diagonal, then the columns. The position of an entry is its slot. The last slot is 0, for entries outside the pattern.
 
 L has the entry (k, j) if P has it, and also if an earlier column of L has entries in rows j and k. The first row of
-column j is the parent of j in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin 1973)
-
+column j is the parent of j in the elimination tree (Liu 1990). S = P⁻¹ follows from L (Takahashi, Fagan and Chin 1973).
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
 
@@ -27,11 +26,10 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 @kernel
 def count_rows(before, columns, limit, parent, counts, seen):
-    """Count the rows of each column of L, and find parents in the elimination tree (−1 for a root).
+    """Add the number of entries of each column of L to `counts`, and write parents in the elimination tree.
 
-    Return whether L has at most `limit` entries below its diagonal. Otherwise counting ends early.
-
-    The columns before k in which row k of P has an entry are `columns[before[k]:before[k + 1]]`; `counts` begins at 0.
+    Return whether L has at most `limit` entries below its diagonal. If not, counting ends early. A root has the parent
+    −1. The columns before k in which row k of P has an entry are `columns[before[k]:before[k + 1]]`.
     """
     left = limit
     for k in range(parent.size):
@@ -53,7 +51,7 @@ def count_rows(before, columns, limit, parent, counts, seen):
 
 @kernel
 def fill_rows(before, columns, parent, starts, rows, seen, ends):
-    """Write the row numbers of the entries of each column of L into `rows`."""
+    """Write row numbers of the entries of L into `rows`, column by column, given parents in the elimination tree."""
     for j in range(parent.size):
         ends[j] = starts[j]
     for k in range(parent.size):
@@ -72,7 +70,7 @@ def place_in_runs(parent, by_count, order):
     """Write a postorder of a forest, given parents (−1 for a root). Children are visited in the order `by_count`."""
     first, following, after = np.full((3, parent.size), -1)
     root = -1
-    for j in by_count[::-1]:  # Reversed: each list of children begins with the last added child.
+    for j in by_count[::-1]:  # The order is reversed, since each child is added at the front of a list.
         if parent[j] < 0:
             following[j] = root
             root = j
@@ -94,7 +92,7 @@ def place_in_runs(parent, by_count, order):
 
 @kernel
 def find_slots(starts, rows, first, second, slots):
-    """Write the slots of entries (i, j). An absent entry has the last slot."""
+    """Write the slots of the entries (first[t], second[t]) of a matrix. An absent entry has the last slot."""
     q = starts.size - 1
     for t in range(first.size):
         i, j = max(first[t], second[t]), min(first[t], second[t])
@@ -113,7 +111,7 @@ def find_slots(starts, rows, first, second, slots):
 
 @inlined_kernel
 def _extends(starts, rows, j, dense):
-    """Return whether the rows of column j are j + 1 and the rows of column j + 1."""
+    """Return whether column j of L has entries exactly in row j + 1 and in the rows of column j + 1."""
     return (
         0 <= j < dense - 1
         and starts[j + 1] > starts[j]
@@ -186,10 +184,10 @@ def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
 
 @kernel
 def factorise(starts, rows, dense, diagonal, lower):
-    """Overwrite the entries of P with D and L; return whether P is positive definite.
+    """Overwrite the entries of P in the columns before `dense` with D and L. Return whether pivots are positive.
 
-    Successive columns with equal rows, apart from the columns themselves, form a run, which is eliminated in one step.
-    Columns from `dense` on receive the Schur complement of the earlier columns.
+    Successive columns with the same rows below them form a run. A run is eliminated in one step. Columns from `dense`
+    on receive the Schur complement of the earlier columns.
     """
     first = 0
     while first < dense:
@@ -232,7 +230,7 @@ def factorise(starts, rows, dense, diagonal, lower):
     return bool((diagonal[dense:] > 0.0).all())
 
 
-_TOGETHER = 8  # Number of right-hand sides that share a pass over L.
+_TOGETHER = 8  # A pass over L solves for this number of right-hand sides.
 
 
 @kernel
@@ -299,7 +297,7 @@ def solve_upper(starts, rows, dense, lower, x):
 
 @kernel
 def write_corner(diagonal, lower, matrix):
-    """Write a dense block, given by its diagonal and columns, into the upper triangle of `matrix` (m, m)."""
+    """Write a dense block into the upper triangle of `matrix` (m, m). `lower` contains its columns, joined."""
     t = 0
     for j in range(diagonal.size):
         matrix[j, j] = diagonal[j]
@@ -310,7 +308,7 @@ def write_corner(diagonal, lower, matrix):
 
 @kernel
 def read_corner(matrix, pivots, diagonal, lower):
-    """Write the diagonal of `matrix` (m, m) to `diagonal`, and its rows right of it / `pivots` to `lower`."""
+    """Write the diagonal of `matrix` into `diagonal`, and its upper rows divided by `pivots` into `lower`."""
     t = 0
     for j in range(diagonal.size):
         diagonal[j] = matrix[j, j]
@@ -321,7 +319,7 @@ def read_corner(matrix, pivots, diagonal, lower):
 
 @kernel
 def independent_set(starts, rows, order, within):
-    """Mark an independent set of vertices of a graph in `within` (q,), chosen greedily in `order`."""
+    """Mark vertices of a graph in `within` (q,), so that no two are neighbours. They are chosen greedily in `order`."""
     for j in order:
         free = True
         for t in range(starts[j], starts[j + 1]):
@@ -353,7 +351,7 @@ def _gather(starts, rows, begin, dense, diagonal, entries, block):
 
 @summing_kernel
 def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, inverse):
-    """Write column j of the inverse, computed from the columns of the inverse after j."""
+    """Write column j of the inverse of L D Lᵀ, computed from later columns of the inverse."""
     first, count = starts[j], starts[j + 1] - starts[j]
     sums = np.zeros(count)
     for t in range(count):
@@ -383,7 +381,7 @@ def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, in
 def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
     """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L for columns before `dense`, given the later columns.
 
-    A run of columns J has the same rows R below it. With S = (L D Lᵀ)⁻¹, G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
+    All columns of a run J have the same rows R below the run. With S = (L D Lᵀ)⁻¹, G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
 
         S_RJ = −S_RR Y,   S_JJ = G⁻ᵀ G⁻¹ + Yᵀ S_RR Y.
     """

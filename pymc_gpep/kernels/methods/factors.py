@@ -1,7 +1,7 @@
-"""Log normalisers and expected logarithms of the factors of many points.
+"""Log normalisers and expected logarithms of the likelihood factors of many points.
 
-Inputs are means and variances (B, d) of the latent value of each site at B points. `value` (B,), `in_mean` and
-`in_variance` (B, d) are overwritten with the value of each point and its derivatives.
+Inputs are means and variances (B, d) of the latent values of d sites at each of B points. `value` (B,) is overwritten
+with the result of each point, `in_mean` and `in_variance` (B, d) with its derivatives.
 
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
@@ -43,8 +43,8 @@ from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # Largest number of nodes; usually hundreds suffice.
-_STEEP = 1000.0  # Curvature κ above which a sum over pieces is faster than the trapezoid rule.
+_MOST_NODES = 5000  # Largest number of nodes of a trapezoid rule; usually hundreds suffice.
+_STEEP = 1000.0  # If κ of the integrand is larger, a sum over pieces replaces the trapezoid rule.
 _PIECES, _OF_PIECES = LEGENDRE
 _CLOSE = 0.02  # Newton's method ends after a step below this fraction of the integrand's width.
 
@@ -61,7 +61,7 @@ _SHARES /= _SHARES.sum()
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). Columns are for f_y in the first half, then for f_k."""
+    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). The first half of the columns is for f_y, then f_k."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):
@@ -82,7 +82,7 @@ def pairs(mean, variance, noise, value, in_mean, in_variance):
 
 @kernel
 def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
-    """Compute log Φ(±m / √(noise + v)) for one function, + for label 1 and − for label 0."""
+    """Compute log Φ(±m / √(noise + v)) for means m and variances v: + for label 1, − for label 0."""
     for b in range(mean.shape[0]):
         scale = 1.0 / math.sqrt(noise + variance[b, 0])
         if labels[b] == 0:
@@ -95,7 +95,7 @@ def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
 
 @kernel
 def one_logit(mean, variance, labels, value, in_mean, in_variance):
-    """Compute log ∫ σ(±f) N(f | m, v) df for one function, + for label 1, − for label 0; NaN if m or v is NaN."""
+    """Compute log ∫ σ(±f) N(f | m, v) df with the logistic function σ: + for label 1, − for label 0."""
     room = np.empty(ROOM)
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
@@ -116,7 +116,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     """Compute log probabilities that the label's utility is the largest of d independent normal utilities.
 
     Utilities are latent values plus noise. The result is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx, with a product over the
-    other classes. If κ = 1 + Σ a_k² is below `flat`, a Gauss-Hermite rule of 16 nodes is used. With `flat` = `FLAT`,
+    other classes. If κ = 1 + Σ a_k² is below `flat`, a Gauss-Hermite rule of 16 nodes is used. For κ below `FLAT` its
     errors are at most 5e-5, usually 1e-8. Otherwise the trapezoid rule is used, with a step for errors of
     exp(`log_error`): see `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites
     them. From κ = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # x is nearly N(0, 1): use hazards to compute small differences.
+        narrow = steepest < 2.0  # x is nearly N(0, 1), so its moments would lose digits. Ratios φ/Φ are summed instead.
         total = 0.0
         first = 0.0
         second = 0.0
@@ -261,7 +261,7 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
 
 @kernel
 def average_labels(epsilons, classes, value, in_mean, in_variance):
-    """Replace log p by p log(1 − ε + ε / c) + (1 − p) log(ε / c), with derivatives, in place; NaN unless 0 < ε < 1."""
+    """Replace log p and its derivatives by p log(1 − ε + ε / c) + (1 − p) log(ε / c) and its derivatives."""
     for b in range(value.shape[0]):
         epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
         lowest = math.log(epsilon / classes)
@@ -288,7 +288,7 @@ def _expected_log_cdf(mean, deviation):
 
 @kernel
 def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Compute Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
+    """Compute Σ_k E log Φ((f_y − f_k) / √noise) over normal f. The first half of the columns is for f_y, then f_k."""
     rows, d = mean.shape
     half = d // 2
     scale = 1.0 / math.sqrt(noise)
@@ -307,7 +307,7 @@ def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
 
 @kernel
 def expected_probit(mean, variance, labels, value, in_mean, in_variance):
-    """Compute E log Φ(±f) for one function, + for label 1 and − for label 0."""
+    """Compute E log Φ(±f) for normal f: + for label 1, − for label 0."""
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
         value[b], slope, in_variance[b, 0] = _expected_log_cdf(sign * mean[b, 0], math.sqrt(variance[b, 0]))
@@ -316,7 +316,7 @@ def expected_probit(mean, variance, labels, value, in_mean, in_variance):
 
 @kernel
 def expected_logit(mean, variance, labels, value, in_mean, in_variance):
-    """Compute E log σ(±f) for one function, + for label 1 and − for label 0, by a rule of 64 nodes."""
+    """Compute E log σ(±f) for normal f, + for label 1 and − for label 0, by a rule of 64 nodes."""
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
         centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
@@ -335,7 +335,7 @@ def expected_logit(mean, variance, labels, value, in_mean, in_variance):
         in_variance[b, 0] = min(0.5 * along / deviation, 0.0)
 
 
-_LEAST = 1e-12  # Noise variance of a step likelihood, in place of 0.
+_LEAST = 1e-12  # It replaces the noise variance 0 of a step likelihood.
 
 
 @kernel
@@ -346,7 +346,7 @@ def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the log step likelihood with label noise averaged over utilities with unit noise, by quadrature.
+    """Compute the average log likelihood of labels with noise, over utilities with unit noise, by quadrature.
 
     Parameters
     ----------
@@ -366,13 +366,13 @@ def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the average log step likelihood with label noise. Utilities are the latent values."""
+    """Compute the results of `noisy_probit_average` if the latent values themselves are the utilities."""
     _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
 
 
 @kernel
 def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute a lower bound on the average log multinomial probit without label noise; `parameters` are not read."""
+    """Compute a lower bound on the average log probability under the multinomial probit; `parameters` are unused."""
     n, c = mean.shape
     for i in range(n):
         value[i] = log_probability_and_gradient(mean[i], y[i], of_mean[i])
@@ -383,10 +383,10 @@ def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
 
 @kernel
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
-    """Add the terms of node x to sums for moments of standardised utilities; return the weight of the node.
+    """Add the terms of node x to sums for moments of standardised utilities. Return the weight of the node.
 
-    `log_z` is the log integrand at the mode, without a constant. Row 0 of `moments` (4, c) sums x − mode for class y,
-    and λ minus its value at the mode for other classes. Row 1 sums the squares of these differences. Row 2 sums
+    `log_z` is the log integrand at the mode, up to a constant. Row 0 of `moments` (4, c) sums x − mode for class y. For
+    other classes it sums λ = φ/Φ minus its value at the mode. Row 1 sums the squares of these differences. Row 2 sums
     truncated variances 1 − λ(λ + z), and row 3 is workspace.
     """
     c = slopes.shape[0]
@@ -412,10 +412,10 @@ def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
 
 @kernel
 def quadrature_tilted(settings, mean, variance, y, old, new, scale):
-    """Write the matched site of a point under independent cavities `mean`, `variance` (c,). Return log Ẑ and 0.
+    """Write the site of a point that matches tilted moments. Return log Ẑ and 0. Cavities are `mean`, `variance` (c,).
 
-    `settings` are scratch arrays, three (c,) and one (4, c). π and ν of the site are written into `new` (2, c). `old`
-    and `scale` are unused; other kernels with this signature use them for inner sites.
+    Precisions and locations are written into `new` (2, c). `settings` are scratch arrays, three (c,) and one (4, c).
+    `old` and `scale` are unused; other kernels with this signature use them for inner sites.
     """
     slopes, offsets, at_mode, moments = settings
     c = mean.shape[0]
@@ -453,7 +453,7 @@ def quadrature_tilted(settings, mean, variance, y, old, new, scale):
 
 @kernel
 def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Compute derivatives of log normalisers of the multinomial probit as one factor for each point.
+    """Compute log normalisers of the multinomial probit at each point, with derivatives in the means.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ def _pair_derivatives(noise, mean, variance, log_z, rho, gamma):
 
 @kernel
 def pair_derivatives(mean, variance, log_z, rho, gamma):
-    """Compute derivatives of log normalisers of Φ((f − g) / √2), for pairs of the observed and another class.
+    """Compute log normalisers of Φ((f − g) / √2) for pairs of the observed and another class, with derivatives.
 
     Both utilities have unit noise. Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8.
 
@@ -513,5 +513,5 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
 
 @kernel
 def step_pair_derivatives(mean, variance, log_z, rho, gamma):
-    """Compute `pair_derivatives` for factors Θ(f − g): pairs of utilities without noise."""
+    """Compute the results of `pair_derivatives` for utilities without noise: the factor is 1 if f > g, else 0."""
     _pair_derivatives(_LEAST, mean, variance, log_z, rho, gamma)

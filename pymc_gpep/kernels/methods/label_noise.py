@@ -1,12 +1,12 @@
-"""Sites of EP if a label is noise with probability ε.
+"""Sites of EP for labels with noise: with probability ε a label is a random class.
 
 The likelihood without noise is the probability that the utility of the observed class is the largest. Utilities of the
 multinomial probit are latent values with unit noise; utilities of the step likelihood are the latent values. For the
 probit, inner EP computes the integral Ẑ₀ and moments under a cavity. The step likelihood is treated as the probit of
 latent values times a large factor.
 
-Derivatives of log Ẑ₀ are ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor
-with noise has
+log Ẑ₀ has the derivatives ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ and c
+classes, the normaliser Ẑ of the factor with noise has the corresponding ρ_ε and T_ε:
 
     log Ẑ = log((1 − ε) Ẑ₀ + ε / c),   ρ_ε = r ρ,   T_ε = r T − r (1 − r) ρρᵀ.
 
@@ -28,13 +28,13 @@ from pymc_gpep.kernels.moments.inner_ep import change_site, label_differences, s
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 
 _LEAST = 1e-12
-"""Smallest noise of a step likelihood, in place of 0: a variance in `_point_derivatives`, an sd in `_update`."""
+"""It replaces the noise 0 of a step likelihood: the variance in `_point_derivatives`, the sd in `_update`."""
 _NODES, _WEIGHTS = LEGENDRE
 
 
 @kernel
 def _with_label_noise(log_p, rho, gamma, epsilon):
-    """Return log Ẑ from log Ẑ₀, and replace derivatives of log Ẑ₀ by derivatives of log Ẑ."""
+    """Return the log normaliser with label noise, from `log_p` without. Replace also its derivatives `rho`, `gamma`."""
     c = rho.shape[0]
     if not epsilon > 0.0:
         return log_p
@@ -68,24 +68,24 @@ def _point_derivatives(noise, mean, variance, y, parameters, log_z, rho, gamma):
 
 @kernel
 def noisy_probit_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Compute `point_derivatives` for a multinomial probit with label noise; `parameters` (1, n) holds ε."""
+    """Compute the results of `point_derivatives` for labels with noise: `parameters` (1, n) holds ε."""
     _point_derivatives(1.0, mean, variance, y, parameters, log_z, rho, gamma)
 
 
 @kernel
 def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Compute `point_derivatives` for a step likelihood with label noise; `parameters` (1, n) holds ε."""
+    """Compute the results of `noisy_probit_derivatives` for utilities without noise."""
     _point_derivatives(_LEAST, mean, variance, y, parameters, log_z, rho, gamma)
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
-_NOTHING = 40.0  # Ẑ₀ is negligible if log Ẑ₀ is below log(ε / c) by more than this number.
-_NARROW = 1e-5  # Noise of a probit that replaces a step, relative to the largest standard deviation of differences.
+_NOTHING = 40.0  # If log Ẑ₀ is below log(ε / c) by more than this number, Ẑ₀ is set to 0.
+_NARROW = 1e-5  # A probit replaces the step. Its noise is this share of the largest standard deviation.
 
 
 @kernel
 def sites_of_differences(y, sites, pi, nu, w, location):
-    """Write Π and ν of the differences to `pi` (n, d, d), `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n)."""
+    """Write precisions and locations of sites: of differences into `pi` and `nu`, of f into `w` and `location`."""
     n, d = nu.shape
     for i in range(n):
         read_precision(sites, i, pi[i])
@@ -141,9 +141,9 @@ def _without_site(m, s, pi, nu, room, pull):
 
 @inlined_kernel
 def _inner(noise, m, s, alpha, beta, work):
-    """Continue inner EP from sites α and β. Return log Z; `m` and `s` become the moments of g with the final sites.
+    """Continue inner EP from sites with precisions `alpha` and locations `beta`. Return the log normaliser.
 
-    `noise` is the standard deviation of u, by which all values are divided during the iteration.
+    `m` and `s` become the moments of g under the final sites. Meanwhile all values are divided by `noise`, the sd of u.
     """
     d = m.shape[0]
     for j in range(d):
@@ -172,8 +172,8 @@ def _inner(noise, m, s, alpha, beta, work):
 def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
     """Write new sites of all points to `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
-    `beta` (n, d) the inner sites, which are overwritten. If `widens` is 0, the negative part of T_ε is left out.
+    `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. Inner sites
+    `alpha`, `beta` (n, d) are overwritten. If `widens` is 0, the negative part of T_ε is left out.
     `scale` (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) ∂ log Ẑ / ∂ε at fixed moments.
     Return the sum of the points' terms of the evidence, and the largest change of a site in units of its marginal.
     """
@@ -200,7 +200,7 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
                 noise = max(noise, _NARROW * math.sqrt(s[j, j]))
         epsilon = parameters[0, i]
         anything = epsilon / (d + 1)
-        most = 0.0  # Upper bound of log P: the minimum over single differences.
+        most = 0.0  # Upper bound of `log_p`: the smallest bound from a single difference.
         for j in range(d):
             if m[j] < 0.0:
                 most = min(most, -0.5 * m[j] * m[j] / (s[j, j] + noise * noise))

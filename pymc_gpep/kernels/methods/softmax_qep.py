@@ -1,7 +1,7 @@
 """Coupled sites of EP for a softmax of labels or votes, by constrained projection (Seeger and Jordan 2004).
 
-The sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are stored as π and ν, (2, n, c). They match the tilted
-means, and approximate the tilted covariances. For a point with N votes, the π of the classes sum to about N.
+Each point has the site exp(νᵀf − fᵀΠf/2) with Π = diag π − ππᵀ/1ᵀπ. Arrays `sites` (2, n, c) contain π and ν. The sites
+match tilted means, and approximate tilted covariances. For a point with N votes, π sums to about N over classes.
 """
 
 import math
@@ -15,12 +15,12 @@ from pymc_gpep.kernels.moments.inner_ep import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments, votes_moments
 
 LEAST = -200.0
-"""Smallest log π of a site."""
+"""Smaller logarithms of π of a site are replaced by this number."""
 
 
 @kernel
 def softmax_sites(sites, pi, nu):
-    """Write π and ν (c, n) from `sites` (2, n, c).
+    """Copy π and ν from `sites` (2, n, c) into `pi` and `nu` (c, n).
 
     If all π of a point are 0, they are set to 1/c, the value at f = 0, since π must be positive.
     """
@@ -36,9 +36,9 @@ def softmax_sites(sites, pi, nu):
 
 @inlined_kernel
 def cavity(s, precision, location, m):
-    """Replace the moments `m` (d,) and `s` (d, d) of differences by cavity moments; `s` may be singular.
+    """Remove the site of a point from moments `m` (d,) and `s` (d, d) of differences. `s` may be singular.
 
-    Return the log normaliser of the site under the cavity.
+    Return the log normaliser of the site under the resulting cavity distribution.
     """
     d = m.shape[0]
     rows = np.empty((4, d, d))
@@ -89,7 +89,7 @@ def cavity(s, precision, location, m):
 
 @kernel
 def log_curvature(m, label, votes, log_pi):
-    """Write log(`votes` · softmax) of a point into `log_pi` (c,), at differences `m` (c − 1,) to the class `label`."""
+    """Write log(votes · softmax) of a point into `log_pi` (c,). `m` (c − 1,) are differences to the class `label`."""
     d = m.shape[0]
     top = 0.0
     for j in range(d):
@@ -105,7 +105,7 @@ def log_curvature(m, label, votes, log_pi):
 
 @kernel
 def _contrast_variances(cov, weights, out):
-    """Write variances of f_a − Σ_e w_e f_e into `out` (c,), for `weights` w (c,) that sum to 1."""
+    """Write variances of f_a − Σ_e w_e f_e into `out` (c,), for w = `weights` (c,) with the sum 1."""
     c = weights.shape[0]
     average = 0.0
     for a in range(c):
@@ -163,7 +163,7 @@ def _votes_of_differences(m, s, y, label, nodes, log_weights, factor, gradient, 
     centred, root = rows[0], rows[1]
     rows = np.empty((2, c))
     average, slope = rows[0], rows[1]
-    # Latent values relative to the class `label`.
+    # Means and covariances of latent values minus the latent value of the class `label`.
     average[label] = 0.0
     for k in range(c):
         centred[label, k] = 0.0

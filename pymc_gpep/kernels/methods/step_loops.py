@@ -1,4 +1,4 @@
-"""Loops of a training step other than matrix products, each in one pass over an array.
+"""Loops over the arrays of a training step. A loop takes one pass over an array; products use BLAS elsewhere.
 
 Arrays have a row for each of B rows of data. Features are w (B, M). Function k has the covariance Σ_k (M, M), and the
 products Σ_k w of all c functions are (B, c M). Values of functions are (B, c), and values of sites (B, d).
@@ -11,7 +11,7 @@ from pymc_gpep.kernels.compile import kernel, summing_kernel
 
 @summing_kernel
 def scaled_inputs(inputs, squares, scaled, norms):
-    """Write inputs x (n, d) times weights `squares` w (d,) into `scaled`, and Σ_j w_j x_j² into `norms` (n,)."""
+    """Write w_j x_j into `scaled` (n, d) and Σ_j w_j x_j² into `norms` (n,), for rows x of inputs, w = `squares`."""
     for i in range(inputs.shape[0]):
         norm = 0.0
         for j in range(inputs.shape[1]):
@@ -33,11 +33,11 @@ def squared_norms(inputs, squares, norms):
 
 @kernel
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
-    """Add derivatives in inducing inputs z (M, d) and in `squares` (d,), from −2 × derivatives in squared distances.
+    """Add derivatives in inducing inputs z (M, d) to `slopes`, and in `squares` (d,) to `of_squares`.
 
-    These arguments are G (B, M) for distances to rows x, and H (M, M) for distances between the z. `of_rows` is Gᵀ x,
-    and `of_inducing` is H z. `row_weights` and `weights` (M,) are sums of G and H over the other axes. Results are
-    added to `slopes` and, for the terms of z, to `of_squares`.
+    G (B, M) are −2 times derivatives in squared distances of rows x from the z. H (M, M) is the same for distances
+    between the z. `of_rows` is Gᵀ x, and `of_inducing` is H z. `row_weights` and `weights` (M,) are sums of G and H
+    over the other axes. `of_squares` receives only the terms of z, see `row_slopes`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
@@ -49,7 +49,7 @@ def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes,
 
 @kernel
 def row_slopes(x, row_weights, of_squares):
-    """Add the terms of rows (B, d) to derivatives in `squares` (d,), from sums (B,) of G in `input_slopes`."""
+    """Add the terms of rows x (B, d) in `input_slopes` to `of_squares` (d,). `row_weights` (B,) are sums of G."""
     for b in range(x.shape[0]):
         half = 0.5 * row_weights[b]
         for j in range(x.shape[1]):
@@ -66,7 +66,7 @@ def squared_distances(products, left, right):
 
 @kernel
 def log_squared_exponential(products, left, right, log_variance):
-    """Replace inner products (B, M) by log(variance · exp(−r² / 2)), with the r² of `squared_distances`."""
+    """Replace inner products (B, M) by log(variance · exp(−r² / 2)), with squared distances r²."""
     for b in range(products.shape[0]):
         for m in range(products.shape[1]):
             products[b, m] = log_variance - 0.5 * max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
@@ -74,7 +74,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """Write residual variances to `rest` (B,): variances (B,) minus squared norms of features, at least 0."""
+    """Write residual variances into `rest` (B,): variances minus squared norms of features w, at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):
@@ -94,7 +94,7 @@ def squared_rows(rows, found):
 
 @summing_kernel
 def variances(w, covariances, found):
-    """Write wᵀ Σ_k w into `found` (B, c)."""
+    """Write wᵀ Σ_k w of each row w and function k into `found` (B, c). `covariances` (B, c M) contains the Σ_k w."""
     size = w.shape[1]
     for b in range(w.shape[0]):
         for k in range(found.shape[1]):
@@ -106,9 +106,9 @@ def variances(w, covariances, found):
 
 @kernel
 def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
-    """Add derivatives in w (B, M) to `slopes`, given derivatives (B, c) in wᵀ Σ_k w and in residual variances s.
+    """Add derivatives in features w (B, M) to `slopes`, given derivatives in variances wᵀ Σ_k w and in residuals.
 
-    The first `inducing` features belong to the process; s depends only on their squares.
+    Residual variances depend only on the squares of the first `inducing` features, the features of the process.
     """
     size = w.shape[1]
     for b in range(w.shape[0]):
@@ -127,7 +127,7 @@ def scaled_rows(w, weights, k, sign, scaled):
     """Write rows of w times √|weight| of function k into `scaled`, if the weight (B, c) has this sign; else zeros."""
     for b in range(w.shape[0]):
         weight = sign * weights[b, k]
-        root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays NaN.
+        root = 0.0 if weight < 0.0 else math.sqrt(weight)  # For a NaN the root is NaN too.
         for m in range(w.shape[1]):
             scaled[b, m] = root * w[b, m]
 
@@ -143,7 +143,7 @@ def precisions(s, share, found):
 
 @kernel
 def average(s, found, beta):
-    """Replace the lower triangle of S (M, M) by the lower triangle of (1 − β) S + β `found`."""
+    """Replace the lower triangle of `s` (M, M) by that of the average (1 − beta) s + beta found."""
     for i in range(s.shape[0]):
         for j in range(i + 1):
             s[i, j] += beta * (found[i, j] - s[i, j])
@@ -159,7 +159,7 @@ def add_lower(matrix, part, total):
 
 @kernel
 def at_sites(values, functions, found):
-    """Write the entry of `values` (B, c) for the function of each site, `functions` (B, d), into `found` (B, d)."""
+    """Write `values` (B, c) at the function of each site into `found` (B, d). `functions` (B, d) are indices."""
     for b in range(functions.shape[0]):
         for i in range(functions.shape[1]):
             found[b, i] = values[b, functions[b, i]]
@@ -167,7 +167,7 @@ def at_sites(values, functions, found):
 
 @kernel
 def by_function(values, functions, weights, found):
-    """Write sums of site values (B, d) over the sites of each function, times row weights (B,), into `found` (B, c)."""
+    """Write sums of `values` (B, d) over the sites of each function, times row weights, into `found` (B, c)."""
     for b in range(found.shape[0]):
         for k in range(found.shape[1]):
             found[b, k] = 0.0
@@ -187,7 +187,7 @@ def move(values, slopes, first, second, rate, of_first, of_second, least):
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):
-    """Write cavity moments (B, d), without the sites t, ν: of x = wᵀv, and of prior mean + x + residual."""
+    """Write moments (B, d) without the sites: of x = wᵀv, and of the latent value prior mean + x + residual."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             keep = 1.0 - t[b, i] * variance[b, i]
@@ -199,7 +199,7 @@ def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_varian
 
 @kernel
 def matching_sites(in_mean, in_variance, mean, variance, t, nu):
-    """Write sites t, ν that match the moments of the tilted distributions; see `StepArrays.matching_sites`."""
+    """Write precisions `t` and locations `nu` of sites that match tilted moments; see `StepArrays.matching_sites`."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             gamma = max(in_mean[b, i] * in_mean[b, i] - 2.0 * in_variance[b, i], 0.0)
@@ -210,7 +210,7 @@ def matching_sites(in_mean, in_variance, mean, variance, t, nu):
 
 @kernel
 def bounded_sites(variance, largest, t, nu):
-    """Limit precisions so that t times the variance is at most `largest`; the means of the sites do not change."""
+    """Limit precisions `t` of sites to `largest` / variance. Locations are scaled too, so means ν/t do not change."""
     for b in range(variance.shape[0]):
         for i in range(variance.shape[1]):
             bound = largest / variance[b, i]
@@ -221,7 +221,7 @@ def bounded_sites(variance, largest, t, nu):
 
 @kernel
 def site_log_normalisers(t, nu, mean, variance, found):
-    """Write log normalisers of sites t, ν (B, d) under N(mean, variance), summed over the sites of each point, (B,)."""
+    """Write log normalisers of sites under N(mean, variance) into `found` (B,), summed over the sites of a point."""
     for b in range(t.shape[0]):
         found[b] = 0.0
         for i in range(t.shape[1]):

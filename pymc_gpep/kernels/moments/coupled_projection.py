@@ -1,6 +1,6 @@
-"""Coupled site Π = diag π − ππᵀ/1ᵀπ, π ≻ 0, that is nearest to a tilted distribution.
+"""Find the site of precision Π = diag π − ππᵀ/1ᵀπ with π > 0 that is nearest to a tilted distribution.
 
-The distribution is of g = μ + F t, t ~ N(0, I), with the tilted covariance I − Ω of t. The site minimises
+Differences g = μ + F t have the prior t ~ N(0, I). The tilted covariance of t is I − Ω. The site minimises
 
     f(π) = −log|I + M| + tr (I − Ω) M,   M = Fᵀ Π F.
 
@@ -24,18 +24,18 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
 
 _STEPS = 100
 _HALVINGS = 40
-_CLOSE = 1e-12  # Slope in log π, relative to its terms, that counts as converged.
-_LONGEST = 2.0  # Longest step of log π.
-_FLOOR = 1e-7  # Smallest eigenvalue of the Hessian, relative to the largest.
-_SERIES = 1e-2  # λ below which a series replaces λ − log(1 + λ), since the difference loses digits.
-_FURTHEST = 300.0  # Largest |log π|, so that π² does not overflow.
-_ENOUGH = 1e-4  # Smallest accepted share of the decrease predicted by the slope.
+_CLOSE = 1e-12  # The search ends if slopes in log π are below this share of their terms.
+_LONGEST = 2.0  # A longer step in log π is shortened to this length.
+_FLOOR = 1e-7  # Smaller eigenvalues of the Hessian are replaced by this share of the largest.
+_SERIES = 1e-2  # For smaller λ a series replaces λ − log(1 + λ), since the difference loses digits.
+_FURTHEST = 300.0  # Larger |log π| are replaced by this number, so that π² does not overflow.
+_ENOUGH = 1e-4  # A step is accepted if f decreases by this share of the prediction from the slope.
 _ROUNDING = 1e-15
 
 
 @kernel
 def difference_precision(pi, y, precision):
-    """Write Π of the differences f_y − f_a, a ≠ y, into `precision` (d, d), from π (c,), without cancellation."""
+    """Write the site precision of the differences f_y − f_a, a ≠ y, into `precision` (d, d), from `pi` (c,)."""
     c = pi.shape[0]
     total = 0.0
     for a in range(c):
@@ -52,7 +52,7 @@ def difference_precision(pi, y, precision):
 
 @kernel
 def _excess(value):
-    """Return λ − log(1 + λ)."""
+    """Return λ − log(1 + λ) for λ = `value`, without cancellation at small λ."""
     if abs(value) > _SERIES:
         return value - math.log1p(value)
     total = 0.0
@@ -100,7 +100,7 @@ def _value(pi, w, loss, m, vectors):
 
 @kernel
 def project_site(factor, loss, y, log_pi):
-    """Minimise f from `log_pi` (c,), which is overwritten. Return the largest final |∂f/∂log π|, relative to its terms.
+    """Minimise f from `log_pi`, and overwrite `log_pi`. Return the largest final slope in log π, relative to its terms.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Set both π to twice the precision of the single difference. Many pairs of π would yield this precision."""
+    """Set both π to twice the precision of the difference. Many other pairs of π have the same precision."""
     variance = 0.0
     lost = 0.0
     for j in range(2):

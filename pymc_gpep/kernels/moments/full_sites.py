@@ -1,7 +1,7 @@
-"""Sites exp(ξᵀg − gᵀΛg/2) with a full Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
+"""Sites exp(ξᵀg − gᵀΛg/2) with a full precision matrix Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
 
 They have the layout of `site_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half is the diagonal of Λ, in
-[0, 1), padded by zeros. The second half is ξ, and the lower triangle of Λ below the diagonal.
+[0, 1), padded by zeros. The second half is ξ, followed by the entries of Λ below the diagonal.
 
 With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here Π =
 (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3). This package omits the constant.
@@ -42,10 +42,10 @@ def write_precision(precision, sites, i):
 
 @kernel
 def change_to_site(precision, slope, at, sites, target, scale, i):
-    """Write the target site of point i, with Λ = `precision` (d, d) and the log gradient `slope` (d,) at `at` (d,).
+    """Write the target site of point i. It has the `precision` (d, d), and the log gradient `slope` (d,) at `at` (d,).
 
-    `scale[i]` begins with the variances of the differences; the units of other entries are written after them. Return
-    the largest change of the site, in units of its marginal.
+    `scale[i]` begins with the variances of the differences. Scales of the other entries are written after them. Return
+    the largest change of the site, relative to the scales.
     """
     write_precision(precision, target, i)
     entry = d = slope.shape[0]

@@ -1,4 +1,4 @@
-"""Inner EP: scalar sites for the factors Φ(g_j) of a point's tilted distribution, and the resulting sites of f.
+"""Inner EP: scalar sites for the factors Φ(g_j) of the likelihood of a point, and the resulting sites of f.
 
 The factors depend on g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki,
 Jylänki and Vehtari 2013, appendix A) runs the algorithm in the c + 1 dimensions of (f, u). Here the same algorithm runs
@@ -17,13 +17,13 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
-# Largest change of a site in one sweep that counts as converged, in units of its marginal.
+# Sites count as converged if a sweep changes them by at most this, in units of their marginals.
 _UNSETTLED = 1e-6
 
 
 @kernel
 def label_differences(mean, cov, y, m, s):
-    """Write moments of f_y − f_j, j ≠ y, to `m` (c − 1), `s` (c − 1, c − 1), given moments (c,), (c, c) of f."""
+    """Write mean and covariance of the differences f_y − f_j, j ≠ y, into `m` and `s`, given moments of f."""
     others = m.shape[0]
     for j in range(others):
         a = j + (j >= y)
@@ -44,10 +44,10 @@ def gaussian_log_normaliser(mean, variance, location, precision):
 
 @kernel
 def matched_site(cavity_mean, cavity_variance):
-    """Return log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
+    """Return log ∫ N(g | cavity) Φ(g) dg, and precision and location of the site that matches this distribution.
 
     Steps 2 and 3 of appendix A are rearranged to avoid cancellation. For the cavity N(m, v) let z = m / √(1 + v), λ the
-    hazard at z and V = 1 − λ(λ + z). The precision 1/v̂ − 1/v is λ(λ + z) / (1 + v V), which lies in [0, 1).
+    ratio φ/Φ at z, and V = 1 − λ(λ + z). The site's precision is λ(λ + z) / (1 + v V), in [0, 1).
     """
     scale = 1.0 / math.sqrt(1.0 + cavity_variance)
     log_z, h, curvature, truncated = probit_moments(cavity_mean * scale)
@@ -58,10 +58,10 @@ def matched_site(cavity_mean, cavity_variance):
 
 @kernel
 def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
-    """Write the moments of g under q(f, u) to `m` (c − 1) and `s` (c − 1, c − 1), given the moments of f under q.
+    """Write posterior moments of g_j = f_y − f_j + u into `m` (c − 1,) and `s`, given posterior moments of f.
 
-    `noise_precision` is the precision of u, 1 for unit noise. Given f and the sites, u has the precision 1ᵀπ, the sum
-    of the noise precision and 1ᵀα. The mean of u is then (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
+    `noise_precision` is the prior precision of u. Given f and sites α, β, u has the precision p, the sum of the noise
+    precision and of the α_j. The mean of u is then Σ_j (β_j − α_j (f_y − f_j)) / p.
     """
     others = m.shape[0]
     total = noise_precision
@@ -75,7 +75,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
         weighted_mean += alpha[j] * m[j]
     shift = (location - weighted_mean) / total
     variance = 1.0 / total
-    # So far s is Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
+    # So far s is Cov(f_y − f_j, f_y − f_k). The next terms are due to the mean of u given f, and to its variance.
     projected = work
     for j in range(others):
         projected[j] = 0.0
@@ -92,7 +92,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
 
 @kernel
 def change_site(m, s, j, d_alpha, d_beta, work):
-    """Change site j, and the moments `m`, `s` of g (appendix A, step 4). Return the change of the log normaliser."""
+    """Update moments `m`, `s` of g for a change of site j (appendix A, step 4). Return the log normaliser's change."""
     v = s[j, j]
     gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
     gain_s = d_alpha / (1.0 + d_alpha * v)
@@ -109,7 +109,7 @@ def change_site(m, s, j, d_alpha, d_beta, work):
 
 @kernel
 def inner_sweep(m, s, alpha, beta, work):
-    """Update each site once (appendix A, steps 1–4), in place.
+    """Update each site once (appendix A, steps 1–4). Sites `alpha`, `beta` and moments `m`, `s` are overwritten.
 
     Return the change of the log normaliser, and the largest change of a site in units of its marginal.
     """
@@ -130,7 +130,7 @@ def inner_sweep(m, s, alpha, beta, work):
 
 @kernel
 def site_terms(m, s, alpha, beta):
-    """Return the evidence terms of a point's sites, Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j."""
+    """Return the terms of the sites in the log evidence: log Ẑ_j minus the log normaliser of site j, summed."""
     total = 0.0
     for j in range(m.shape[0]):
         v = s[j, j]
@@ -144,7 +144,7 @@ def site_terms(m, s, alpha, beta):
 
 @kernel
 def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
-    """Update the sites of one point until they converge, with the moments `m` and `s` of g.
+    """Update the sites of one point, and the moments `m` and `s` of its g, until the sites converge.
 
     Return the change of the log normaliser. If the sites are 0 at the start, the change is the log normaliser.
     """
@@ -159,7 +159,7 @@ def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
 
 @inlined_kernel
 def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale, work):
-    """Write new sites of one point, given the moments of its g, which are overwritten; see `inner_ep_update`."""
+    """Write new sites of one point, given moments of its g; see `inner_ep_update`. The moments are overwritten."""
     terms = site_terms(m, s, alpha, beta)
     for j in range(m.shape[0]):
         scale[j] = s[j, j]
@@ -176,11 +176,11 @@ def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, 
 
 @kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Compute one outer update of all sites, given the posterior marginals of f.
+    """Compute one outer update of all sites, given posterior moments `mean` (c, n) and `cov` (n, c, c) of f.
 
-    `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites are written to `new_alpha`,
-    `new_beta`, and the marginal variances of g to `scale` (n, c − 1). Return the evidence terms of the old sites, and
-    the largest change of a site in the first sweep, in units of its marginal.
+    Sites `alpha`, `beta` (n, c − 1) are not changed. New sites are written into `new_alpha` and `new_beta`, marginal
+    variances of g into `scale` (n, c − 1). Return the evidence terms of the old sites, and the largest change of a site
+    in the first sweep, in units of its marginal.
     """
     n, others = alpha.shape
     m = np.empty(others)
@@ -214,9 +214,9 @@ def flat_moments(mean, cov, y, sites, moments):
 
 @kernel
 def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
-    """Return log ∫ N(f | mean, cov) p(y | f) df of every point, by inner EP from zero sites.
+    """Return log ∫ N(f | mean, cov) p(y | f) df for every point and class y, (m, c), by inner EP from zero sites.
 
-    The result is (m, c), with one log normaliser for each class y; `mean` is (m, c), `cov` (m, c, c).
+    `mean` is (m, c), and `cov` is (m, c, c).
     """
     points, c = mean.shape
     m = np.empty(c - 1)
@@ -249,7 +249,7 @@ def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_me
     y : int
         Label. A label that is not a class has a log normaliser of −∞ and derivatives of 0; its moments are NaN.
     max_sweeps, tolerance : int, float
-        Limit of sweeps, and largest change of a site that counts as converged.
+        Largest number of sweeps, and largest change of a site in the last sweep.
     new_mean, new_cov : (c,) and (c, c) array
         Overwritten with the moments of f under the likelihood.
     of_mean, of_cov : (c,) and (c, c) array
@@ -326,7 +326,7 @@ def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_me
 
 @kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Compute the update of `inner_ep_update` for utility noise of variance 1 + `rest` (c, n) in place of 1.
+    """Compute the results of `inner_ep_update` for utilities with noise of variance 1 + `rest` (c, n) in place of 1.
 
     `mean` (c, n) and `cov` (n, c, c) are moments of x. Sites and their marginal variances are in units of √s_j.
     """
@@ -357,10 +357,10 @@ def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance
 
 @kernel
 def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
-    """Write π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
+    """Write `pi` and `nu` (c, n) of the sites of x, from inner sites `alpha`, `beta` (n, c − 1) in units of √s_j.
 
-    These are equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Return the log of the sites
-    at x = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
+    These are equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Here s = 1 + `rest`. Return
+    the log of the sites at x = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
     """
     n, others = alpha.shape
     constant = 0.0
@@ -387,7 +387,7 @@ def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
 
 @kernel
 def site_parameters(y, alpha, beta, pi, nu):
-    """Write π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
+    """Write `pi` and `nu` (c, n) of the sites of f, from inner sites `alpha`, `beta` (equations 12 and 15).
 
     Return Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), the log of the sites at f = 0 with u integrated out, without constants.
     """
@@ -412,7 +412,7 @@ def site_parameters(y, alpha, beta, pi, nu):
 
 @kernel
 def relative_location(prior_mean, pi, nu):
-    """Replace ν by ν − Π m, relative to the prior mean. Return the log of the sites at m."""
+    """Replace locations ν of sites by ν − Π m for the prior mean m. Return the log of the sites at m."""
     c, n = pi.shape
     constant = 0.0
     for i in range(n):

@@ -18,21 +18,21 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors, lower_factor, solve_square
 
-_ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
+_ROUNDING = 1e-12  # It is added to the diagonal of a covariance that may be singular, times the variances.
 _TINY = 1e-30
-_NOTHING = 1e-20  # Variance in place of 0 for a predictor without a site.
-_LEAST_REST = 1e-8  # Smallest used ratio of conditional to marginal variance; below it sites would be rounding errors.
+_NOTHING = 1e-20  # A predictor with a smaller variance has no site.
+_LEAST_REST = 1e-8  # Smaller conditional variances are replaced by this share of marginal variances.
 
 
 @kernel
 def packed_size(k):
-    """Return the number of precisions of a site of k predictors."""
+    """Return the number of distinct entries of the precision matrix (k, k) of a site of k predictors."""
     return k * (k + 1) // 2
 
 
 @kernel
 def unpack_sites(sites, precision, location):
-    """Write precisions (n, k, k) and locations (k, n) of packed sites (2, n, d)."""
+    """Write packed `sites` (2, n, d) as matrices `precision` (n, k, k) and `location` (k, n)."""
     n, k, _ = precision.shape
     for i in range(n):
         place = k
@@ -80,7 +80,7 @@ def shrink_negative(precision, factor, sites):
 
 @kernel
 def _root(cov):
-    """Return the lower Cholesky factor of a covariance plus jitter; the covariance may be singular."""
+    """Return the lower Cholesky factor of a covariance that may be singular, after adding to its diagonal."""
     k = cov.shape[0]
     own = cov.copy()
     jitter = _ROUNDING
@@ -96,7 +96,7 @@ def _root(cov):
 
 @kernel
 def ordered_roots(cov, order, out):
-    """Write roots R (n, k, k) of covariances that may be singular. Rows in the order `order` form a lower triangle."""
+    """Write R with R Rᵀ = `cov` (n, k, k) into `out`. Rows of R form a lower triangle if taken in `order`."""
     n, k, _ = cov.shape
     for i in range(n):
         out[i] = 0.0
@@ -115,17 +115,17 @@ def ordered_roots(cov, order, out):
 
 @kernel
 def block_cavities(mean, cov, precision, weights, widest, at, wide):
-    """Write means (n, k) and covariances (n, k, k) of cavities: the marginals without their sites.
+    """Write means (n, k) and covariances (n, k, k) of cavities: posterior marginals without the site of the point.
 
-    Return Σ_i ½ bᵀVb + ½ log|V| − ½ log|C|, with the covariances V of a cavity and C of the posterior. This is the
-    constant for sites that are scaled to 1 at the posterior mean.
+    Return Σ_i ½ bᵀVb + ½ log|V| − ½ log|C| with weights b and the covariances V of a cavity and C of the posterior. It
+    is the log normaliser of cavities, for sites that are scaled to 1 at the posterior mean.
 
     Parameters
     ----------
     mean, cov, precision, weights : array (k, n), (n, k, k), (n, k, k), (k, n)
-        Posterior moments, precisions of sites, and b.
+        Posterior moments, precisions of sites, and weights b.
     widest : array (k, n)
-        Largest variances of a cavity. Sites of negative precision may make a cavity improper.
+        Upper limits of cavity variances. Without the site a variance could be infinite or negative.
     at, wide : array (n, k), (n, k, k), overwritten with the means and covariances of cavities
     """
     k, n = mean.shape
@@ -208,7 +208,7 @@ def place_nodes(at, root, centre, scale, nodes, within, spread, inner, f, square
 
 @kernel
 def inner_moments(values, within, spread, inner, log_weights, weights, log_z, mean, cov):
-    """Write conditional moments of one inner element at outer nodes, and the weights (m, d, e) of inner nodes.
+    """Write moments of one inner element of z, given the outer elements at each node, and weights of inner nodes.
 
     `log_z` (m, d) receives the log of the average of exp(values), `mean` (m, d, 1) and `cov` (m, d, 1, 1) the moments.
     """
@@ -245,7 +245,7 @@ def inner_moments(values, within, spread, inner, log_weights, weights, log_z, me
 
 @kernel
 def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
-    """Write conditional moments of normal inner elements, from a log density that is quadratic in them.
+    """Write moments of inner elements of z, given the outer elements, if the log density is quadratic in them.
 
     Parameters
     ----------
@@ -284,10 +284,10 @@ def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
 
 @kernel
 def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, inner_cov, weights, log_z, mean, cov):
-    """Write weights (m, d) of outer nodes, and log averages (m,), means (m, k) and covariances (m, k, k) of z.
+    """Write log normalisers `log_z` (m,) and tilted moments of z, and `weights` (m, d) of outer nodes.
 
-    `log_inner` (m, d), `within` (m, d, q) and `inner_cov` (m, d, q, q) are log averages over inner elements and their
-    conditional moments.
+    At each outer node, `log_inner` (m, d) is the log average over inner elements. `within` (m, d, q) and `inner_cov`
+    (m, d, q, q) are the moments of inner elements given the outer elements.
     """
     (d, o), q = nodes.shape, within.shape[2]
     k = o + q
@@ -333,7 +333,7 @@ def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, 
 
 @kernel
 def _place(node, centre, scale, within, z):
-    """Write the elements z (k,) of a node: outer elements, then the centre `within` of inner elements."""
+    """Write z (k,) at an outer node: the outer elements, followed by the means `within` of the inner elements."""
     o = node.shape[0]
     for a in range(o):
         z[a] = centre[a]
@@ -345,7 +345,7 @@ def _place(node, centre, scale, within, z):
 
 @kernel
 def lower_roots(cov, out):
-    """Write lower Cholesky factors of covariances (m, k, k); rows with an indefinite covariance are unchanged."""
+    """Write lower Cholesky factors of covariances (m, k, k). For an indefinite covariance `out` is not changed."""
     k = cov.shape[1]
     for i in range(cov.shape[0]):
         lower = lower_factor(cov[i])
@@ -355,7 +355,7 @@ def lower_roots(cov, out):
 
 @kernel
 def matched_sites(at, root, mean, cov, posterior, least, target, scale):
-    """Write packed sites (2, n, d) that change cavity moments to tilted moments, and their units to `scale` (n, d).
+    """Write packed sites (2, n, d) with which cavities have the tilted moments, and their scales (n, d).
 
     Parameters
     ----------
@@ -366,7 +366,7 @@ def matched_sites(at, root, mean, cov, posterior, least, target, scale):
     posterior : array (n, k, k)
         Posterior covariances.
     least : float
-        Least eigenvalue of a precision, 0 or −∞.
+        Lower limit of eigenvalues of a precision, 0 or −∞.
     target, scale : array
     """
     n, k = at.shape
@@ -405,9 +405,9 @@ def matched_sites(at, root, mean, cov, posterior, least, target, scale):
 
 @kernel
 def pack_sites(precision, location, posterior, target, scale):
-    """Pack precisions (n, k, k) and locations (k, n) into `target` (2, n, d); write units of changes to `scale` (n, d).
+    """Pack precisions (n, k, k) and locations (k, n) of sites into `target` (2, n, d).
 
-    `posterior` (n, k, k) are posterior covariances.
+    `scale` (n, d) receives the scales of the entries, from posterior covariances `posterior` (n, k, k).
     """
     n, k, _ = precision.shape
     for i in range(n):
@@ -420,7 +420,7 @@ def pack_sites(precision, location, posterior, target, scale):
 
 @kernel
 def _settle(posterior, target, scale, i):
-    """Write posterior variances as units of changes of site i; set its entries to zero for predictors of variance 0."""
+    """Write posterior variances as scales of site i. Set entries of the site to 0 for predictors of variance 0."""
     k = posterior.shape[0]
     place = k
     for a in range(k):

@@ -1,13 +1,14 @@
 """Moments of N(f | μ, S) p(y | f) for a softmax of labels or votes, by quadrature about the mode.
 
-Nodes z, which sum to zero, are centred and scaled twice: first by mode and curvature, then by mean and covariance
+Each node z has the sum 0. Nodes are centred and scaled twice: by mode and curvature, then by mean and covariance
 (Naylor and Smith 1982, for Gauss–Hermite rules). Scales are symmetric roots. So if the set of nodes is invariant to
 permutations of classes, results are too.
 
-For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
-g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over u is H(m) of
-`pymc_gpep.kernels.special.logistic_average`, with m = E[u | q] − log Σ exp q and v = Var(u | q). The remaining integral
-has c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
+For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. Let u be the average of the
+g_j, q_j = u − g_j, and σ the logistic function. Then p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral
+over u is H(m) of `pymc_gpep.kernels.special.logistic_average`, with m = E[u | q] − log Σ exp q and v = Var(u | q). The
+remaining integral has c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). There N(z) exp H is log-concave and nearly
+normal.
 
 The gradient of log Z, and minus the Hessian, are averages over the tilted distribution. With w_j the softmax of q,
 
@@ -33,7 +34,7 @@ from pymc_gpep.kernels.special.logistic_average import log_logistic_mixture, mix
 
 @kernel
 def rescale(mean, cov, factor):
-    """Multiply the weighted sums of points (d,) and of their outer products (d, d) by `factor`; 0 clears them."""
+    """Multiply weighted sums of points (d,) and of outer products (d, d) by `factor`. The factor 0 clears them."""
     for j in range(mean.shape[0]):
         mean[j] = factor * mean[j] if factor > 0.0 else 0.0
         for i in range(j + 1):
@@ -42,7 +43,7 @@ def rescale(mean, cov, factor):
 
 @kernel
 def centre(mean, cov, total):
-    """Replace the weighted sums of `rescale`, with total weight `total`, by the mean (d,) and the covariance (d, d)."""
+    """Divide weighted sums of points and of outer products by `total`. Replace them by mean and covariance."""
     for j in range(mean.shape[0]):
         mean[j] /= total
         for i in range(j + 1):
@@ -51,19 +52,19 @@ def centre(mean, cov, total):
 
 
 RANK = 1e-14
-"""Largest eigenvalue of a covariance that counts as 0, relative to the largest variance."""
+"""Eigenvalues of a covariance below this share of the largest variance count as 0."""
 NEWTON = 100
 HALVINGS = 40
 CLOSE = 1e-12
-"""Distance from the mode, in standard deviations, that counts as converged."""
+"""Newton's method ends after a step below this length, in standard deviations."""
 PASSES = 2
-_SMALL = 0.3  # Trace of Ω at which `small_or_large` averages its two formulas of Ω with equal weights.
+_SMALL = 0.3  # If Ω has this trace, `small_or_large` averages its two formulas with equal weights.
 _SMALLEST = 1e-300
 
 
 @kernel
 def rises(old, new, length, gain):
-    """Return whether a log density rises enough from `old` to `new` by a step of `length`, with slope `gain`."""
+    """Return whether a log density increases enough by a step of `length`, if its slope at the start is `gain`."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
@@ -78,7 +79,7 @@ def half_square(z):
 
 @kernel
 def replace(z, new):
-    """Write `new` into `z`; return the largest change."""
+    """Copy `new` into `z`. Return the largest absolute change of an element."""
     change = 0.0
     for j in range(z.shape[0]):
         change = max(change, abs(new[j] - z[j]))
@@ -122,10 +123,10 @@ def move_nodes(mean, loss, total, at, work, vectors, values):
 
 @kernel
 def small_or_large(factor, gradient, curvature, total, loss):
-    """Replace Cov t in `loss` by Ω = I − Cov t. A small Ω is computed as Fᵀ (−∇∇ log Z) F.
+    """Replace the covariance of t in `loss` by Ω = I − Cov t. A small Ω is computed as Fᵀ (−∇∇ log Z) F.
 
     If Ω is large, I − Cov t is more accurate, since the covariance of a rule is always positive definite. `gradient`
-    and the lower triangle of `curvature` are weighted sums (weight `total`), replaced by ∇ log Z and −∇∇ log Z.
+    and `curvature` are sums of weight `total`. They are replaced by ∇ log Z and −∇∇ log Z.
     """
     d, size = factor.shape
     for j in range(d):
@@ -157,7 +158,7 @@ def small_or_large(factor, gradient, curvature, total, loss):
 
 @inlined_kernel
 def _separate(mu, c, root, centre, slope, work, vectors, values):
-    """Write R to `root`, q̄ to `centre`, and the slope k of E[u | z] = ū + kᵀz to `slope`. Return ū and Var(u | z)."""
+    """Write R and q̄ of q = q̄ + R z, and k of E[u | z] = ū + kᵀz into `slope`. Return ū and Var(u | z)."""
     d = mu.shape[0]
     u = 0.0
     total = 0.0
@@ -211,7 +212,7 @@ def _softmax(q, w):
 
 @kernel
 def _place(z, u, centre, slope, root, q, w):
-    """Write q at `z` and its softmax into `q` and `w`; return m = E[u | z] − log Σ exp q."""
+    """Write q = centre + R z into `q`, and its softmax into `w`. Return E[u | z] − log Σ exp q."""
     d = z.shape[0]
     m = u
     for j in range(d):
@@ -224,7 +225,7 @@ def _place(z, u, centre, slope, root, q, w):
 
 @inlined_kernel
 def _mode(u, v, scales, centre, slope, root, z, hessian):
-    """Write the mode of N(z) exp H into `z` by Newton's method, and minus its Hessian into `hessian` (d, d)."""
+    """Write the mode of N(z) exp H into `z`, by Newton's method. Write minus the log Hessian into `hessian`."""
     d = z.shape[0]
     rows = np.empty((5, d))
     q, w, step, trial, side = rows[0], rows[1], rows[2], rows[3], rows[4]
@@ -264,7 +265,7 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
 
 @kernel
 def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
-    """Compute tilted moments of g = μ + F t, with C = F Fᵀ and t ~ N(0, I) (c,); return log Z.
+    """Compute tilted moments of g = μ + F t for a label, with C = F Fᵀ and t ~ N(0, I). Return the log normaliser.
 
     Parameters
     ----------
@@ -348,7 +349,7 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
 
 @inlined_kernel
 def _difference_root(cov, root, work, vectors, values):
-    """Write R, the symmetric root of P S P, into `root` (c, c)."""
+    """Write the symmetric root of P S P into `root` (c, c), with S = `cov` and P = I − 11ᵀ/c."""
     c = cov.shape[0]
     total = 0.0
     for a in range(c):
@@ -370,7 +371,7 @@ def _difference_root(cov, root, work, vectors, values):
 
 @kernel
 def _place_votes(z, centre, root, y, f, pi, gradient):
-    """Write f at `z`, the softmax of f, and the gradient of log p(y | f); return log p(y | f) without a constant."""
+    """Write f = centre + R z, its softmax, and the gradient of log p(y | f). Return log p(y | f) up to a constant."""
     c = z.shape[0]
     for a in range(c):
         f[a] = centre[a]
@@ -381,7 +382,7 @@ def _place_votes(z, centre, root, y, f, pi, gradient):
 
 @inlined_kernel
 def _mode_of_votes(centre, root, y, votes, z, hessian):
-    """Write the mode of N(z) p(y | z) into `z` by Newton's method, and minus its Hessian into `hessian` (c, c)."""
+    """Write the mode of N(z) p(y | z) into `z`, by Newton's method. Write minus the log Hessian into `hessian`."""
     c = z.shape[0]
     rows = np.empty((5, c))
     f, pi, gradient, trial, side = rows[0], rows[1], rows[2], rows[3], rows[4]
@@ -422,7 +423,7 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
 
 @kernel
 def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
-    """Compute tilted moments of f minus its average over classes, Pμ + R z; return log Z.
+    """Compute tilted moments of f minus its average over classes, Pμ + R z, for votes. Return the log normaliser.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Log density ℓ(g) = −κ g for g > 0, g/κ for g < 0, and its averages over a normal g, in closed form.
+"""The log density ℓ(g) = −κ g for g > 0, g/κ for g < 0. Averages over a normal g have closed forms.
 
 The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps. So `derivatives` returns one-sided derivatives without
 curvature, unsuitable for Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
@@ -17,7 +17,7 @@ _SQRT_HALF = math.sqrt(0.5)
 
 @kernel
 def derivatives(g, shapes, out, slopes):
-    """Write ℓ and its derivatives to `out` (4, n), and derivatives in κ to `slopes` (1, 3, n)."""
+    """Write ℓ and three derivatives in g into `out` (4, n), and their derivatives in κ into `slopes` (1, 3, n)."""
     slopes[:] = 0.0
     for i in range(len(g)):
         kappa = shapes[0, i] if shapes[0, i] > 0.0 else math.nan
@@ -37,7 +37,7 @@ def _tail(rate, mean, sd):
     z = mean / sd
     u = z - rate * sd
     log_p, first, second, third, fourth = log_ndtr_derivatives(u)
-    if u < 0.0:  # For u < 0 the term −½u² of log Φ(u) and the other terms sum to −½z².
+    if u < 0.0:  # Here the term −½u² of log Φ(u) and the other terms sum to −½z² without cancellation.
         above = -second / first  # Equals φ/Φ + u.
         value = log_scaled_ndtr(u) - 0.5 * z * z
         slope = (above - z) / sd
@@ -50,7 +50,7 @@ def _tail(rate, mean, sd):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """Write log E exp ℓ and four derivatives in the mean to `out` (5, n), the slope in κ to `slopes` (1, n)."""
+    """Write log E exp ℓ(g) over normal g and four derivatives in the mean into `out`, the slope in κ into `slopes`."""
     for i in range(len(mean)):
         kappa, m, v = shapes[0, i], mean[i], variance[i]
         if not (0.0 <= v < math.inf and math.isfinite(m) and kappa > 0.0):
@@ -93,7 +93,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """Write E ℓ = −κ E g⁺ − E g⁻ / κ and slopes in mean and variance to `out` (3, n). The slope in κ is in `slopes`."""
+    """Write E ℓ(g) over normal g and slopes in mean and variance into `out` (3, n), the slope in κ into `slopes`."""
     for i in range(len(mean)):
         kappa, m, v = shapes[0, i], mean[i], variance[i]
         if not (0.0 <= v < math.inf and math.isfinite(m) and kappa > 0.0):

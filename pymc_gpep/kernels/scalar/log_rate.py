@@ -27,11 +27,11 @@ from pymc_gpep.kernels.special.unimodal_average import (
     sinh_rule,
 )
 
-_WIDE = 20.0  # Smallest standard deviation of a wide normal density.
+_WIDE = 20.0  # From this standard deviation on, the nodes of the table are used.
 _LOG_ERROR = math.log(1e-16)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
-_LINEAR = -40.0  # Value of g below which log(1 − exp(−eᵍ)) is g.
-_NOTHING = 6.0  # Value of g above which log(1 − exp(−eᵍ)) is 0.
+_LINEAR = -40.0  # For smaller g, log(1 − exp(−eᵍ)) is g.
+_NOTHING = 6.0  # For larger g, log(1 − exp(−eᵍ)) is 0.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -39,7 +39,7 @@ _NODES, _WEIGHTS = sinh_rule(2.0, 0.02, -FURTHEST, _NOTHING)
 
 
 def _tabulated() -> np.ndarray:
-    """Return log(1 − exp(−r)), r = eᵍ, and two derivatives at the nodes, times the weights of the rule."""
+    """Return log(1 − exp(−eᵍ)) and two derivatives in g at the nodes g, times the weights of the rule."""
     rate = np.exp(np.maximum(_NODES, -700.0))
     small = rate < 1e-4
     safe = np.where(small, 1.0, rate)
@@ -108,7 +108,7 @@ def derivatives(g, shapes, out, slopes):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """Write log E exp ℓ and four derivatives in the mean to `out` (5, n), the slope in w to `slopes` (2, n)."""
+    """Write log E exp ℓ(g) over normal g and four derivatives in the mean into `out`, the slope in w into `slopes`."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         weight, m, v = shapes[0, i], mean[i], variance[i]
@@ -125,7 +125,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def rough_average(mean, variance, shapes, out, slopes):
-    """Write the first three rows of `average` to nine digits, in a tenth of the time; `slopes` is unchanged."""
+    """Write the first three rows of the `out` of `average`, to nine digits, in a tenth of the time."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         if shapes[1, i] > 0.0:
@@ -138,7 +138,7 @@ def rough_average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """Write E ℓ and its derivatives in mean and variance into `out` (3, n), the slope in w into `slopes` (2, n)."""
+    """Write E ℓ(g) over normal g and slopes in mean and variance into `out` (3, n), the slope in w into `slopes`."""
     for i in range(len(mean)):
         weight, m, v = shapes[0, i], mean[i], variance[i]
         slopes[1, i] = 0.0

@@ -1,7 +1,7 @@
 """The logistic likelihood of two classes, p(y | f) = σ((2y − 1) f), σ(x) = 1 / (1 + e⁻ˣ), and its averages.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters. With
-s = 2y − 1 the likelihood is σ(sf).
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, without parameters. With s = 2y − 1 the
+likelihood is σ(sf).
 """
 
 import math
@@ -36,7 +36,7 @@ def derivatives(f, y, parameters, out):
 
 @kernel
 def average(mean, variance, y, parameters, out):
-    """Write log ∫ σ(sf) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ σ(sf) N(f | m, v) df and its first four derivatives in the mean m into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         sign = class_sign(y[i])
@@ -49,7 +49,7 @@ def average(mean, variance, y, parameters, out):
 
 @kernel
 def rough_average(mean, variance, y, parameters, out):
-    """Write the first three rows of `average` to nine digits, in a fifth of the time."""
+    """Write the first three rows of the `out` of `average`, to nine digits, in a fifth of the time."""
     scales = mixture_scales(0.0)
     for i in range(len(mean)):
         sign = class_sign(y[i])
@@ -80,7 +80,7 @@ def average_log(mean, variance, y, parameters, out):
 
 @kernel
 def bound(mean, variance, y, parameters, out):
-    """Write the optimal bound of Jaakkola and Jordan (2000) to `out` (3, n): log σ(ς) + ½ (sm − ς), ς² = m² + v.
+    """Write the bound log σ(ς) + ½ (sm − ς) with ς² = m² + v (Jaakkola and Jordan 2000) and slopes into `out`.
 
     The quadratic function below log σ(sf) is log σ(ς) + ½ (sf − ς) − λ (f² − ς²), λ = tanh(ς/2) / 4ς. Derivatives of
     the bound are derivatives of its average at fixed ς.
