@@ -21,8 +21,8 @@ _char = types.CPointer(types.uint8)
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
     """Return a routine of BLAS or LAPACK for double and single precision.
 
-    The first argument is an array of the precision to use. The others are pointers. In `arguments`, c is a pointer to
-    characters, i to integers, and x to real numbers.
+    The first argument is an array of the precision to use. All other arguments are pointers. In `arguments`, c is a
+    pointer to characters, i to integers, and x to real numbers.
     """
     versions = {}
     for number in (types.float64, types.float32):
@@ -98,8 +98,8 @@ def _invert_mild_block(lower, first, edge, out):
 def _solve_columns(lower, first, n, b, start, m, width):
     """Multiply a part of the flattened array `b` by L⁻ᵀ from the right, in place.
 
-    L is the block of `lower` with n rows and columns from `first` on. The part is (m, n) and begins at `start`; `b` has
-    rows of length `width`.
+    L is the block of `lower` with n rows and columns from `first` on. The (m, n) part begins at `start`. Rows of `b`
+    have length `width`.
     """
     whole = np.array([lower.shape[0]], np.int32)
     long, rows = np.array([width], np.int32), np.array([m], np.int32)

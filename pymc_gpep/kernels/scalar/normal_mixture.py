@@ -1,12 +1,11 @@
-"""Averages of p(u) / N(u | base) over a normal u, for a mixture p of K normal distributions.
+"""Averages of p(u) / N(u | base) over a normal u, the cavity, for a mixture p of K normal distributions.
 
 The ratio of the cavity N(m, v) to the base has the precision r and the slope b at m. A component has the weight w, the
 mean m + e and the variance s. The log integral of its product with this ratio is
 
     log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s.
 
-The product is a normal distribution with mean m + e + s (b − r e) / g and variance s / g. For g ≤ 0 the integral does
-not exist.
+The product is normal with mean m + e + s (b − r e) / g and variance s / g. If g ≤ 0, the integral diverges.
 """
 
 import math
@@ -15,15 +14,15 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-_NOTHING = -37.0  # A component with a log share below this is left out.
+_NOTHING = -37.0  # A component is left out if the log of its share of the largest is below this.
 _ROOT_HALF = math.sqrt(0.5)
-_STEPS, _CLOSE = 12, 1e-5  # Largest number of root-finding steps, and error of a level that ends them.
-_LITTLE = 1e-7  # Quantiles leave out components with less weight.
+_STEPS, _CLOSE = 12, 1e-5  # Largest number of steps for a quantile; a smaller error of its level ends them.
+_LITTLE = 1e-7  # Components with a smaller weight are left out of quantiles.
 
 
 @kernel
 def average(components, of, cavities, bases, limits, scratch, out):
-    """Write the logarithm of the average and its first four derivatives in the cavity mean to `out` (5, n).
+    """Write the logarithm of the average and its first four derivatives in the cavity mean into `out` (5, n).
 
     If the cavity equals the base and rare components have a large share of the variance, derivatives are 0. If the
     integral of a component does not exist, the logarithm is NaN and derivatives are 0.
@@ -37,8 +36,8 @@ def average(components, of, cavities, bases, limits, scratch, out):
     cavities, bases : array (2, n)
         Means and variances.
     limits : tuple of float
-        Three limits. Largest r and b, relative to the base, that count as 0. Difference from the largest log weight at
-        which a component is rare. Largest share of rare components in a variance.
+        Three limits. r and b below the first, relative to the base, count as 0. A component is rare if its log weight
+        is below the largest by the second. The third limits the share of rare components in a variance.
     scratch : array (3, K)
     """
     nothing, rare, share_of_rare = limits
@@ -60,7 +59,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
         top, heaviest = -math.inf, -math.inf
         for k in range(len(means)):
             e, gain = means[k] - mean, 1.0 + r * variances[k]
-            # `own`: slope of log(cavity / base) at the component's mean; other formulas lose digits.
+            # `own` is the slope of log(cavity / base) at the component's mean, without cancellation.
             own, left[k] = force - r * e, variances[k] / gain
             height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
             height += (force - 0.5 * r * e) * e
@@ -102,7 +101,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
 
 @kernel
 def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
-    """Write quantiles of n mixtures at `levels` (k, n) to `out` (k, n).
+    """Write quantiles of n normal mixtures at the probabilities `levels` (k, n) into `out` (k, n).
 
     A binary search finds two adjacent places around a quantile. Secant and bisection steps find the quantile between
     them. A component of variance 0 is a step of the distribution function.
@@ -113,7 +112,8 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
     middles, widths : array (n,)
         Means and standard deviations of the mixtures; NaN for a mean that does not exist.
     ladders : tuple of array
-        Three arrays of offsets, in widths: about the narrowest component with a mean; without a mean; about the mean.
+        Three arrays of offsets, in widths. The first is about the narrowest component, the third about the mean. If the
+        mean does not exist, the second replaces the first.
     """
     count = len(weights)
     w, m, s = np.empty(count), np.empty(count), np.empty(count)
@@ -174,7 +174,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
 
 @kernel
 def _below(at, places, below, w, m, s, size):
-    """Return the distribution function at a place, and store it. A place equal to the previous place is past a step."""
+    """Return the distribution function at a place, and store it. The second of two equal places is past a step."""
     if math.isnan(below[at]):
         past = at > 0 and places[at - 1] == places[at]
         below[at] = _distribution(places[at], past, w, m, s, size)
@@ -183,7 +183,7 @@ def _below(at, places, below, w, m, s, size):
 
 @kernel
 def _distribution(place, past, w, m, s, size):
-    """Return the distribution function at a place; `past` includes a step at the place."""
+    """Return the distribution function of a mixture at a place. `past` includes a step at the place itself."""
     total = 0.0
     for k in range(size):
         if s[k] == 0.0:

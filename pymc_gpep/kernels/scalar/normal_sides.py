@@ -13,7 +13,7 @@ from pymc_gpep.kernels.special.probit import log_probit_normal
 
 @kernel
 def derivatives(g, shapes, out, slopes):
-    """Write ℓ and its first three derivatives into `out` (4, n)."""
+    """Write ℓ(g), a log density or log tail probability, and its first three derivatives into `out` (4, n)."""
     slopes[:] = 0.0
     for i in range(len(g)):
         side = shapes[0, i]
@@ -28,7 +28,7 @@ def derivatives(g, shapes, out, slopes):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """Write log E exp ℓ and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E exp ℓ(g) over normal g and its first four derivatives in the mean into `out` (5, n)."""
     slopes[:] = 0.0
     for i in range(len(mean)):
         side = shapes[0, i]
@@ -49,7 +49,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """Write E ℓ and its derivatives in mean and variance into `out` (3, n)."""
+    """Write E ℓ(g) over normal g and its derivatives in mean and variance into `out` (3, n)."""
     slopes[:] = 0.0
     for i in range(len(mean)):
         side = shapes[0, i]

@@ -1,12 +1,12 @@
 """Ordered categories, p(y = k | f) = F(κ_(k+1) − f) − F(κ_k − f) with cutpoints κ_1 < ... < κ_(K−1), κ_0 = −∞, κ_K = ∞.
 
-F is Φ or the logistic function. The parameters (K − 1, n) are the cutpoints of each point. Arrays as in
-`pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound. Results
-are NaN for categories above K − 1, and for cutpoints that are not ascending.
+F is Φ, the normal distribution function, or σ, the logistic function. The parameters (K − 1, n) are the cutpoints of
+each point. Arrays as in `pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for
+the lower bound. Results are NaN for categories above K − 1, and for cutpoints that are not ascending.
 
 The average of F(a) − F(b) over a normal f is a difference of averages of F. So log averages follow from averages of F.
-For the logistic function p = σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So averages of log p
-follow from averages of log σ.
+For the logistic function p = σ(a) σ(−b) (1 − exp(b − a)). The last factor does not depend on f, so E log p follows from
+E log σ.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
 last category has only the product. F is symmetric, so log(1 − F(u)) = log F(−u).
@@ -26,17 +26,17 @@ from pymc_gpep.kernels.special.logistic_average import (
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 
-_NARROW = 1e-3  # Width of an interval (standard deviations) below which a series replaces the difference.
-_WIDE = 1e8  # Normal variance above which a logistic density is narrow.
+_NARROW = 1e-3  # If an interval is narrower, in standard deviations, a series replaces the difference.
+_WIDE = 1e8  # If the normal variance is larger, only three moments of the logistic density are used.
 
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """Return a, b and a − b at point i. a − b is computed as a difference of cutpoints, without cancellation in f."""
+    """Return the bounds a and b of a category minus f, and the width a − b, at point i. NaN for invalid input."""
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan, math.nan
-    for k in range(1, last):  # Also check cutpoints of classes without observations.
+    for k in range(1, last):  # Cutpoints of all categories must be ascending.
         if not parameters[k, i] > parameters[k - 1, i]:
             return math.nan, math.nan, math.nan
     upper = parameters[category, i] if category < last else math.inf
@@ -53,7 +53,7 @@ def _bounds_of_average(mean, variance, category, parameters, i):
 
 @kernel
 def _log_difference(upper, lower):
-    """Return log(eᵘ − eˡ) = u + log(1 − exp(l − u)) and four derivatives, from u > l and their derivatives."""
+    """Return log(eᵘ − eˡ) and four derivatives, from u = `upper[0]` > l = `lower[0]` and their derivatives."""
     value, first, second, third, fourth = log_complement(
         lower[0] - upper[0], lower[1] - upper[1], lower[2] - upper[2], lower[3] - upper[3], lower[4] - upper[4]
     )
@@ -62,10 +62,10 @@ def _log_difference(upper, lower):
 
 @kernel
 def _log_interval(a, b, width):
-    """Return log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives in a common shift of a and b.
+    """Return log(Φ(a) − Φ(b)) with a − b = `width`, and its first four derivatives in a common shift of a and b.
 
-    An interval right of 0 is reflected, which preserves digits of Φ. Over a narrow interval, where the difference would
-    lose all digits, the density is approximated by a quadratic function.
+    An interval right of 0 is reflected, so that Φ keeps its digits. Over a narrow interval the difference would lose
+    digits, and the density is approximated by a quadratic function.
     """
     if width * (1.0 + abs(a)) < _NARROW:
         middle, square = 0.5 * (a + b), width * width / 12.0
@@ -104,7 +104,7 @@ def _log_logistic_interval(a, b, width, variance, room):
 
 @kernel
 def probit_derivatives(f, y, parameters, out):
-    """Write log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
+    """Write log p(y_i | f_i) of ordered categories with F = Φ and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
         write_derivatives(out, i, -1.0, _log_interval(a, b, width))
@@ -112,7 +112,7 @@ def probit_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_parameter_derivatives(f, y, parameters, out):
-    """Write ∂/∂κ of log p, ∂ log p/∂f and ∂² log p/∂f² for each cutpoint κ into `out` (K − 1, 3, n), for F = Φ.
+    """Write derivatives in each cutpoint of log p, ∂ log p/∂f and ∂² log p/∂f² into `out` (K − 1, 3, n), for F = Φ.
 
     ∂ log p/∂κ is φ(a)/p for the upper cutpoint, and −φ(b)/p for the lower cutpoint.
     """
@@ -136,9 +136,9 @@ def probit_parameter_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_average(mean, variance, y, parameters, out):
-    """Write log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
+    """Write log ∫ p(y | f) N(f | m, v) df for F = Φ and its first four derivatives in m into `out` (5, n).
 
-    The integral is Φ(a/√(1 + D)) − Φ(b/√(1 + D)), with a and b at f = μ.
+    The integral is Φ(a/√(1 + v)) − Φ(b/√(1 + v)), with the bounds a and b at f = m.
     """
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
@@ -173,7 +173,7 @@ def _logistic_terms(bound):
 
 @kernel
 def logit_derivatives(f, y, parameters, out):
-    """Write log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n)."""
+    """Write log p(y_i | f_i) of ordered categories with F = σ and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
         above, slope_a, q_a, third_a = _logistic_terms(a)
@@ -186,7 +186,7 @@ def logit_derivatives(f, y, parameters, out):
 
 @kernel
 def logit_parameter_derivatives(f, y, parameters, out):
-    """Write `probit_parameter_derivatives` for the logistic F."""
+    """Write the results of `probit_parameter_derivatives` into `out`, for F = σ in place of Φ."""
     out[:] = 0.0
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
@@ -206,7 +206,7 @@ def logit_parameter_derivatives(f, y, parameters, out):
 
 @kernel
 def logit_average(mean, variance, y, parameters, out):
-    """Write log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ p(y | f) N(f | m, v) df for F = σ and its first four derivatives in m into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
@@ -218,7 +218,7 @@ def logit_average(mean, variance, y, parameters, out):
 
 @kernel
 def logit_average_slopes(mean, variance, y, parameters, out):
-    """Write slopes of `logit_average` in each cutpoint into `out` (K − 1, n): ±E σ′(κ − f), divided by the average."""
+    """Write the derivatives of `logit_average` in each cutpoint into `out` (K − 1, n)."""
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
@@ -300,7 +300,7 @@ def stopping_derivatives(f, y, parameters, normal, out):
 
 @kernel
 def stopping_parameter_derivatives(f, y, parameters, normal, out):
-    """Write ∂/∂κ of log p, ∂ log p/∂f and ∂² log p/∂f² for each cutpoint κ into `out` (K − 1, 3, n)."""
+    """Write derivatives in each cutpoint of log p, ∂ log p/∂f and ∂² log p/∂f² into `out`, for stopping ratios."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, :, i] = 0.0 if 0 <= y[i] <= last else math.nan

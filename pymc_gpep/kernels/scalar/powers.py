@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
 
 @kernel
 def average_of(kind, mean, variance, powers, out, slopes):
-    """Write `log_unimodal_normal` for `kind` into `out` (5, n), and its slopes in a and b into `slopes` (2, n)."""
+    """Write results of `log_unimodal_normal` into `out` (5, n), and slopes in the powers into `slopes` (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         terms = log_unimodal_normal(kind, powers[0, i], powers[1, i], mean[i], variance[i], room)
@@ -40,25 +40,25 @@ def average_of(kind, mean, variance, powers, out, slopes):
 
 @kernel
 def logit(mean, variance, powers, out):
-    """Write log E σ(g)ᵃ σ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E σ(g)ᵃ σ(−g)ᵇ over normal g and four derivatives in the mean into `out` (5, n); a, b = `powers`."""
     average_of(LOGISTIC, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def probit(mean, variance, powers, out):
-    """Write log E Φ(g)ᵃ Φ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E Φ(g)ᵃ Φ(−g)ᵇ over normal g and four derivatives in the mean into `out` (5, n); a, b = `powers`."""
     average_of(NORMAL, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def complementary_log_log(mean, variance, powers, out):
-    """Write log E (1 − exp(−eᵍ))ᵃ exp(−b eᵍ) and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E (1 − exp(−eᵍ))ᵃ exp(−b eᵍ) over normal g and four derivatives in the mean; a, b = `powers`."""
     average_of(SOME_AND_NONE, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def derivatives(g, shapes, out, slopes):
-    """Write ℓ and its first three derivatives to `out` (4, n), and their derivatives in a and b to `slopes`."""
+    """Write ℓ(g) and its first three derivatives into `out` (4, n), their slopes in a and b into `slopes`."""
     for i in range(len(g)):
         write_derivatives(out, i, 1.0, log_density_derivatives(LOGISTIC, shapes[0, i], shapes[1, i], g[i]))
         log_p, p, q = log_logistic(g[i])
@@ -72,13 +72,13 @@ def derivatives(g, shapes, out, slopes):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """Write log E exp ℓ and four derivatives in the mean to `out` (5, n), and slopes in a and b to `slopes`."""
+    """Write log E exp ℓ(g) over normal g and four derivatives in the mean into `out`, slopes in a, b into `slopes`."""
     average_of(LOGISTIC, mean, variance, shapes, out, slopes)
 
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """Write E ℓ and its derivatives in mean and variance to `out` (3, n), and slopes in a and b to `slopes` (2, n)."""
+    """Write E ℓ(g) over normal g and slopes in mean and variance into `out`, slopes in a and b into `slopes`."""
     room = np.empty(LOGISTIC_ROOM)
     for i in range(len(mean)):
         if not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):

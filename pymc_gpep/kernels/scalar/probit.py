@@ -1,7 +1,6 @@
 """The probit likelihood of two classes, p(y | f) = Φ((2y − 1) f), and its averages over a normal f.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters. With
-s = 2y − 1 the likelihood is Φ(sf).
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1. With s = 2y − 1 the likelihood is Φ(sf).
 """
 
 import math
@@ -29,7 +28,7 @@ def derivatives(f, y, parameters, out):
 
 @kernel
 def average(mean, variance, y, parameters, out):
-    """Write log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ Φ(sf) N(f | m, v) df = log Φ(sm / √(1 + v)) and its first four derivatives in m into `out` (5, n)."""
     for i in range(len(mean)):
         slope = class_sign(y[i]) / math.sqrt(1.0 + variance[i])
         write_derivatives(out, i, slope, log_ndtr_derivatives(slope * mean[i]))

@@ -4,7 +4,7 @@ normal: standard normal distribution, accurate in both tails
 tabulated_normal: standard normal distribution by tables, faster
 unimodal_average: average of exp of a concave function over a normal variable, with Poisson counts
 logistic_average: averages of the logistic function, and a mixture of normals for it
-probit: products of normal distribution functions, averaged over a normal variable
+probit: averages of products of normal distribution functions over a normal variable
 orthant: probabilities that two, three and more jointly normal variables are below bounds
 largest_of_independent: probability that each of several independent normals is the largest
 common_factors: probability that each of several dependent normals is the largest, by common factors

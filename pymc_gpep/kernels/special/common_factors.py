@@ -1,9 +1,9 @@
-"""Class probabilities of dependent utilities, as averages over common factors given which utilities are independent.
+"""Class probabilities of dependent utilities, as averages over common factors. Given the factors they are independent.
 
 The covariance of the utilities is V = D + L Lᵀ with a diagonal D. D is as large as possible such that V − D is positive
 semi-definite on differences between classes, on which probabilities depend. Given z ~ N(0, I), the utilities m + L z +
-√D ε are independent. If the dependence of classes is weak, probabilities given z vary little with z, and rules of a low
-degree in z suffice.
+√D ε are independent. If the dependence of classes is weak, probabilities vary little with z, and rules of low degree
+suffice.
 """
 
 import math
@@ -22,10 +22,10 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 )
 
 _MOST_STEPS = 100
-_ACCURACY = 0.01  # Tolerance of the sum of variances D, relative to the sum.
-_ROUNDING = 1e-10  # Variance of a factor that counts as 0, relative to the largest variance.
-_FIRST = 4  # Number of rules whose estimated error decides whether the other rules are evaluated.
-_HOPELESS = 2.0  # Largest expected error, in units of the tolerance, for which the other rules are evaluated.
+_ACCURACY = 0.01  # Newton's method ends when the sum of the variances D is accurate to this share.
+_ROUNDING = 1e-10  # Smaller variances of factors count as 0, relative to the mean variance.
+_FIRST = 4  # The spread of this number of rules decides whether the other rules are evaluated.
+_HOPELESS = 2.0  # If the expected error exceeds the tolerance by this factor, they are not.
 
 
 @kernel
@@ -92,12 +92,12 @@ def _pivoted_root(a, smallest, root):
 
 @kernel
 def split_covariance(v, variance, root, room):
-    """Split v into `variance` (c,) and `root` (c, c − 1).
+    """Split the covariance v into `variance` (c,) and `root` (c, c − 1).
 
     Then v = diag(variance) + root rootᵀ on differences between classes. The sum of the variances D_k is as large as
     possible such that v − D is positive semi-definite on differences (minimum trace factor analysis, Bentler 1972).
-    Newton steps maximise Σ D_k + μ log |v − D| + μ Σ log D_k. The weight μ falls until the sum is within a hundredth of
-    the largest sum.
+    Newton steps maximise Σ D_k + μ log |v − D| + μ Σ log D_k. The weight μ falls until the sum is within 1 % of its
+    maximum.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def split_covariance(v, variance, root, room):
         if not _inverse(rest, lower, m):
             return False
         m -= 1.0 / (common * c)
-        if iteration == 0:  # Start with v − D > 0: no eigenvalue of D^½ m D^½ exceeds its trace ½.
+        if iteration == 0:  # At this start v − D is positive definite, since D^½ m D^½ has the trace ½.
             for k in range(c):
                 variance[k] = 0.5 / (m[k, k] * c)
             barrier = np.sum(variance) / c
@@ -161,7 +161,7 @@ def _rest(v, variance, rest):
 
 @kernel
 def _spread(estimates, deviations):
-    """Return the largest error of the means of r rules (r, c): a standard error times `deviations[r]`."""
+    """Return the largest error of the mean of r estimates (r, c): its standard error times `deviations[r]`."""
     rules, c = estimates.shape
     worst = 0.0
     for k in range(c):
@@ -190,7 +190,7 @@ def average_over_factors(
     tolerance : float
         Target error. If the first four rules predict a larger error for all rules, no more rules are evaluated.
     deviations : (r + 1,) array
-        Number of standard errors that make up the reported error, by the number of rules used.
+        The reported error is this number of standard errors, by the number of rules used.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN if the input is not finite or the covariance is not positive definite.
     errors : (m,) array

@@ -1,24 +1,22 @@
-"""Probabilities that each of c independent normal utilities is the largest, accurately or by tables.
+"""Probability that each of c independent normal utilities is the largest, accurately or by tables.
 
 `log_largest_and_derivatives` is accurate, for the observed class y. With the standardised utility x = (u − m_y) / τ of
 class y the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no
 other utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes P with
 a few dozen nodes. Otherwise Gauss-Legendre rules are used on pieces. A piece is at most as wide as the narrowest
-utility whose distribution function varies on it. The integrand is log-concave, so it is negligible outside an interval
-around its mode. Sums are relative to the integrand at the mode, for nearly full precision however small P is.
+utility with a distribution function that varies on it. The integrand is log-concave, so it is negligible outside an
+interval around its mode. Sums are relative to the integrand at the mode, for nearly full precision however small P is.
 `log_largest` computes P with a relative error of about 1e-6, by one trapezoid rule with a wider step.
 
 `largest_of_independent` computes the p_k of all classes, with errors of 1e-13 of the largest p_k. With Φ_j and φ_j the
 distribution function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules cover the
 interval in which the product of the Φ_j rises from 0 to 1. The sum of the p_k is the rule's value of ∫ (∏ Φ_j)′ dx, so
-the distance of the sum from 1 measures the error. Each small probability is integrated separately, relative to the
-largest value of its integrand.
+the distance of the sum from 1 measures the error. Each small probability is integrated separately.
 
 `largest_of_tabulated` is for averages over common factors of utilities, which change means but not shapes. It computes
 p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
 trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman 2014). A table has
-an integer number of cells between two nodes. So all nodes have the same position within their cells, and their table
-entries are adjacent.
+an integer number of cells between two nodes. So all nodes have the same position in their cells, and adjacent entries.
 """
 
 import math
@@ -31,17 +29,20 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 FROM = -5.5
-"""First argument x in a utility's table, as (x − mean) / width."""
-_TO, _PER_WIDTH = 9.5, 8  # Last argument in a table, in the same unit; smallest number of cells for one width.
-_NOTHING = 1e-9  # Value of a distribution function that counts as 0.
-_ALL = 1.0 - 2e-7  # Value of a distribution function that counts as 1.
+"""A table of a utility begins at the mean plus this number of widths."""
+_TO, _PER_WIDTH = 9.5, 8  # End of a table, in widths from the mean; smallest number of cells in a width.
+_NOTHING = 1e-9  # Smaller values of a distribution function are treated as this value.
+_ALL = 1.0 - 2e-7  # Larger values of a distribution function count as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
-_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are read from a table together; 1 of equal type.
+_LANES, _ONE = (
+    np.uint64(8),
+    np.uint64(1),
+)  # Number of nodes that are read from a table together; the number 1 of this type.
 MOST_NODES = 4000
-"""Largest number of nodes of the trapezoid rule."""
+"""The step of the trapezoid rule is increased, if more nodes would be needed."""
 ROOM = 4 * (MOST_NODES + 16)
-"""Size of a table."""
+"""Number of entries in the table of a utility."""
 _ROOM = np.uint64(ROOM)
 _LOWEST = math.log(_NOTHING)
 _REACH = 8.9  # Largest absolute argument of `cdf_and_density`.
@@ -50,14 +51,14 @@ _HALVINGS = 6  # Number of halvings of an argument before the series of exp.
 
 @kernel
 def node_step(width):
-    """Return the distance between nodes for utilities with these widths (c,)."""
+    """Return the distance between nodes of the trapezoid rule, for utilities with these widths (c,)."""
     finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # Width of the largest of c utilities.
     return max(finest, (_TO - FROM) * np.max(width) / MOST_NODES)
 
 
 @kernel
 def tabulate(variance, noise_weights, noise_means, noise_variances, width, step, shape, table):
-    """Tabulate the log of a utility's distribution function about its mean, a cubic in each cell.
+    """Tabulate the log of the distribution function of a utility, as a cubic function in each cell.
 
     Parameters
     ----------
@@ -177,7 +178,7 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
 
 @kernel
 def _entries(k, place, step, nodes, shapes):
-    """Return the index of the first node in `tables`, the stride between powers, the number of nodes, and position t.
+    """Return four numbers for reading table k: first index, stride between powers, number of nodes, position t.
 
     The first node is at distance `place` from the start of table k, and t is its position within its cell.
     """
@@ -236,21 +237,21 @@ def log_largest(mean, variance, y, room):
 
 LEGENDRE = np.polynomial.legendre.leggauss(12)
 """Nodes and weights of the rule for a piece."""
-_STEEP = 300.0  # Curvature in x above which pieces are cheaper than the trapezoid rule.
+_STEEP = 300.0  # If the curvature in x is larger, pieces replace the trapezoid rule.
 _WIDTH = 1.5  # Width of a piece, in standard deviations.
-_CERTAIN = 8.3  # Φ(x) is 1 in double precision for x above this value.
-_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # Smallest log weight at the ends of the interval.
+_CERTAIN = 8.3  # For larger x, Φ(x) is 1 in double precision.
+_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # If the log weight at an end of the interval is below this, the end is moved inwards.
 _MOST_HALVINGS = 200
-_MOST_PIECES = 10_000  # Largest number of pieces; it ends loops if rounding hides the mode.
+_MOST_PIECES = 10_000  # Largest number of pieces. Without it, rounding could cause an endless loop.
 
 
 @kernel
 def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments):
-    """Add the terms of node x to the sums; return the log weight without `width`.
+    """Add the terms of node x to the sums in `moments`. Return the log weight of the node without `width`.
 
-    The rows of `moments` (6, c) are weighted sums. Let h_j be hazards minus their values at the mode. For class y the
-    sums are of x − mode, its square, Σ_j h_j / σ_j, its square, and 1. For each other class they are of h_j, h_j², and
-    the curvature of log Φ. Rows 4 and 5 of these classes are workspace.
+    The rows of `moments` (6, c) are weighted sums. Let h_j be φ/Φ of class j minus its value at the mode. For class y
+    the sums are of x − mode, its square, Σ_j h_j / σ_j, its square, and 1. For each other class they are of h_j, h_j²,
+    and the curvature of log Φ. Rows 4 and 5 of these classes are workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak
@@ -300,7 +301,7 @@ def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
 
 @kernel
 def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, room):
-    """Return log P; write first derivatives in the means to `rho` (c,), minus second derivatives to `gamma` (c,).
+    """Return the log probability that utility y is the largest. Write derivatives in the means into `rho`, `gamma`.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     nodes, weights : (q,) array
         `LEGENDRE`.
     rho, gamma : (c,) array
-        Overwritten.
+        Overwritten with first, and minus second derivatives.
     room : (10, c) array
     """
     c = mean.shape[0]
@@ -348,13 +349,13 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # The piece is below rounding of x. The step of Φ was in the previous piece.
+            if x + piece == x:  # The piece is so short that x does not change. The step of Φ was before it.
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
                 _add_node(at, 0.5 * piece * weights[q], slopes, offsets, y, mode, peak, at_mode, scales, moments)
             x += piece
-        if x < end or not moments[4, y] > 0.0:  # The integral is lost in rounding errors.
+        if x < end or not moments[4, y] > 0.0:  # The sum failed because of rounding errors.
             moments[4, y] = np.nan
     total = moments[4, y]
     pull = 0.0
@@ -372,18 +373,18 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # An equivalent formula without cancellation.
+    else:  # This formula gives the same value, without cancellation.
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
 
 
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
-"""Rule, range of Φ (standard deviations) and width of a piece, for errors of 1e-13."""
+"""Nodes and weights, range of Φ and width of a piece in standard deviations, for errors of 1e-13."""
 
-_SMALL = 1e-10  # Probability below which a class is integrated separately.
-_LEAST_LOG = -740.0  # Smallest logarithm of a positive number.
-_UNEQUAL = 300.0  # Ratio of variances above which a trapezoid rule needs too many nodes.
+_SMALL = 1e-10  # If the probability of a class is smaller, its integral is computed separately.
+_LEAST_LOG = -740.0  # Probabilities with a smaller logarithm are returned as 0.
+_UNEQUAL = 300.0  # If variances differ by a larger factor, pieces replace the trapezoid rule.
 _NODES, _WEIGHTS = LEGENDRE
 
 
@@ -444,7 +445,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
 
 @kernel
 def probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors):
-    """Run `largest_of_independent` at many points.
+    """Compute the probabilities of `largest_of_independent` at many points, and normalise them.
 
     Parameters
     ----------
