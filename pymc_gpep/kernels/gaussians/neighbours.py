@@ -5,9 +5,9 @@ values at all places, and e_k a unit vector. The regression has coefficients b_k
 
     b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
 
-(Vecchia 1988; Datta et al. 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is an array of entries. Set
-k is place k followed by its neighbours. Its pairs are (0, 0), (1, 0), (1, 1), (2, 0) …, where 0 is the place. Pair t of
-set k is the entry `slots[k, t]` of the matrix.
+(Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is
+an array of entries. Set k is place k followed by its neighbours. Its pairs are (0, 0), (1, 0), (1, 1), (2, 0) …, where
+0 is the place. Pair t of set k is the entry `slots[k, t]` of the matrix.
 """
 
 import math

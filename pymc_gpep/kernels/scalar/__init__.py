@@ -4,7 +4,7 @@ probit: two classes by the normal distribution function
 logit: two classes by the logistic function
 ordinal: ordered classes
 log_rate: Poisson and exponential log densities in a log rate
-powers: binomial, negative binomial and logistic densities, and several rows of two classes with one latent value
+powers: several rows of two classes; binomial, negative binomial and logistic densities
 normal_sides: normal density, and the probability of either side of a bound
 normal_mixture: quotient of a mixture of normal densities and a normal density
 asymmetric_laplace: asymmetric Laplace density, for quantiles

@@ -1,6 +1,6 @@
 """Averages of the logistic function σ over a normal variable, and σ as a mixture of normal distributions.
 
-Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
+Throughout H(m) = log E σ(f) for f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
     H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 
 @kernel
 def log_complement(value, first, second, third, fourth):
-    """Return log(1 − eʰ) and four derivatives, from derivatives of h, without loss of digits for a small eʰ."""
+    """Return log(1 − eʰ) and four derivatives, from h = `value` and its derivatives. A small eʰ keeps its digits."""
     r = math.exp(value) / -math.expm1(value)
     f2 = r * (1.0 + r)
     f3 = f2 * (1.0 + 2.0 * r)
@@ -46,11 +46,11 @@ def log_complement(value, first, second, third, fourth):
     )
 
 
-_WIDE = 4.0  # Smallest variance of a normal density that counts as wide.
+_WIDE = 4.0  # For larger variances nodes are dense about 0.
 _LOG_ERROR = math.log(1e-20)  # Log error of a rule. Each derivative multiplies the error by 2π / step, about 15.
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
-_SMALLEST_LOG = -745.0  # Smallest argument whose exponential does not underflow.
-_NEGLIGIBLE = -42.0  # Exponent of a negligible node.
+_SMALLEST_LOG = -745.0  # The exponential of a smaller number underflows.
+_NEGLIGIBLE = -42.0  # Nodes with a smaller exponent are left out.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
@@ -65,9 +65,10 @@ ROOM = (2, len(_NODES))
 
 
 def _alternating_weights(terms: int) -> np.ndarray:
-    """Return w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k, error 6^−terms a_0, if a_k are the moments of a measure on [0, 1].
+    """Return weights w with which a sum of few terms, Σ_k w_k a_k, approximates the series Σ_k (−1)ᵏ a_k.
 
-    Cohen, Rodriguez Villegas and Zagier (2000), algorithm 1.
+    The error is 6^−terms a_0 for moments a_k of a measure on [0, 1] (Cohen, Rodriguez Villegas and Zagier 2000,
+    algorithm 1).
     """
     total = ((3.0 + math.sqrt(8.0)) ** terms + (3.0 - math.sqrt(8.0)) ** terms) / 2.0
     weights = np.empty(terms)
@@ -143,9 +144,9 @@ def _tilted_mode(mean, variance):
 
 @kernel
 def _trapezoid(mean, sd):
-    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and max log N(f) σ(f).
+    """Return first node z, step and number of nodes of a rule for N(f) σ(f), and the largest log N(f) σ(f).
 
-    The range also covers N(f) σ(f)², whose mode is larger by up to sd².
+    Here f = mean + sd z. The range also covers N(f) σ(f)². Its mode is larger by up to sd².
     """
     step = _step(sd, _LOG_ERROR)
     mode = _tilted_mode(mean, sd * sd)
@@ -213,7 +214,7 @@ def _narrow(mean, sd, weights, p):
 
 @kernel
 def _wide(mean, variance, weights):
-    """Return H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
+    """Return H(mean) = log E σ(f) and four derivatives for −variance / 2 ≤ mean ≤ 0 and a large variance.
 
     For variances above `WIDEST`, σ counts as a step, with an error of the order (m / v)².
     """
@@ -260,7 +261,7 @@ def _wide(mean, variance, weights):
 
 @kernel
 def _complement(value, first, second, third, fourth):
-    """Return H(−m) and its derivatives in −m, from H(m) and its derivatives in m."""
+    """Return log E σ(f) and its derivatives at the mean −m, from the same at the mean m."""
     value, first, second, third, fourth = log_complement(value, first, second, third, fourth)
     return value, -first, second, -third, fourth
 
@@ -294,14 +295,14 @@ def _unlikely(mean, variance, room):
 
 @kernel
 def log_logistic_normal(mean, variance, room):
-    """Return log E σ(f), f ~ N(mean, variance), and four derivatives in the mean; `room` has the shape `ROOM`."""
+    """Return log E σ(f) for f ~ N(mean, variance), and four derivatives in the mean. `room` is scratch space."""
     terms = _unlikely(-abs(mean), variance, room)
     return _complement(*terms) if mean > 0.0 else terms
 
 
 @kernel
 def _softplus_normal(mean, variance, room):
-    """Return E log(1 + eᶠ), f ~ N(mean ≤ 0, variance), and two derivatives in the mean, E σ(f) and E σ′(f)."""
+    """Return E log(1 + eᶠ) for f ~ N(mean, variance), mean ≤ 0, and two derivatives in the mean."""
     sd = math.sqrt(variance)
     if variance < _WIDE:
         first, step, nodes, _ = _trapezoid(mean, sd)
@@ -380,7 +381,7 @@ _REACH = 8.9  # Largest absolute argument of the table, in standard deviations.
 
 @kernel
 def scale_mixture(variance, scales):
-    """Write the scales of the mixture averaged over a normal variable with this variance into `scales`."""
+    """Write scales into `scales`. With them the mixture gives averages over normals with this variance."""
     for i in range(len(scales)):
         scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
 
@@ -395,7 +396,7 @@ def mixture_scales(variance):
 
 @kernel
 def logistic_of_normal(mean, scales):
-    """Return E σ(d), d ~ N(mean, variance), to `MIXTURE_ERROR`, and its slope, by `mixture_scales(variance)`."""
+    """Return E σ(d) for d ~ N(mean, variance), and its slope in the mean. `scales` is mixture_scales(variance)."""
     value = 0.0
     slope = 0.0
     for i in range(len(_SCALES)):
@@ -411,7 +412,7 @@ def logistic_of_normal(mean, scales):
 
 @kernel
 def _average(mean, scales):
-    """Return E σ(d) and two derivatives in the mean."""
+    """Return E σ(d) for normal d and two derivatives in the mean of d, by the mixture."""
     tail = 0.0
     slope = 0.0
     curvature = 0.0
@@ -428,7 +429,7 @@ def _average(mean, scales):
 
 @kernel
 def log_logistic_mixture(mean, variance, scales):
-    """Return H(m) = log E σ(f), H′ and H″; `scales` are the `mixture_scales` of the variance."""
+    """Return log E σ(f) and two derivatives in the mean, by the mixture. `scales` is mixture_scales(variance)."""
     if mean < -0.5 * variance:
         value, slope, curvature = _average(-mean - variance, scales)
         ratio = slope / value
@@ -447,7 +448,7 @@ def log_logistic_mixture(mean, variance, scales):
 
 _ERROR_OF_MEAN = math.log(1e-16)
 _RANGE_OF_MEAN = 9.0  # A standard normal variable exceeds this with probability 1e-19.
-_WIDE_FOR_MEAN = 8.0  # Smallest standard deviation that is large compared with the width of σ.
+_WIDE_FOR_MEAN = 8.0  # From this standard deviation on, equal panels are used.
 _PANEL = 4.0  # Width of a panel: 16 Gauss-Legendre nodes have an error of 1e-17, since σ has poles at ±iπ.
 _PANELS = 10  # Number of panels. They end at 40, where σ(−40) < 1e-17 is negligible.
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -478,7 +479,7 @@ def _narrow_mean(mean, sd):
 
 @kernel
 def _wide_mean(mean, sd):
-    """Return E σ(−d) and E σ(d), by quadrature of the difference between σ and the unit step on equal panels.
+    """Return E σ(−d) and E σ(d) for a wide normal d. The difference between σ and a step is integrated on panels.
 
     With the density N of d, E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
     """

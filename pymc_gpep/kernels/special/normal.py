@@ -18,7 +18,7 @@ _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.flo
 
 @kernel
 def log_ndtr_and_hazard(z):
-    """Return log Φ(z) and the hazard φ(z)/Φ(z) (the derivative of log Φ)."""
+    """Return log Φ(z) and its derivative φ(z)/Φ(z), the hazard of the normal distribution."""
     if z < 0.0:
         scaled = 0.5 * _erfcx(-z * _SQRT_HALF)
         return math.log(scaled) - 0.5 * z * z, 0.5 * _SQRT_2_PI / scaled
@@ -28,7 +28,7 @@ def log_ndtr_and_hazard(z):
 
 @kernel
 def log_ndtr(z):
-    """Return log Φ(z)."""
+    """Return log Φ(z), the log of the standard normal distribution function."""
     return log_ndtr_and_hazard(z)[0]
 
 
@@ -40,13 +40,13 @@ def log_scaled_ndtr(z):
 
 @kernel
 def hazard(z):
-    """Return the hazard φ(z)/Φ(z)."""
+    """Return the hazard φ(z)/Φ(z), for the standard normal density φ and distribution function Φ."""
     return log_ndtr_and_hazard(z)[1]
 
 
 @kernel
 def probit_moments(z):
-    """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), from which moments of N(x) Φ(x) follow.
+    """Return log Φ(z), λ = φ(z)/Φ(z), λ(λ + z) and 1 − λ(λ + z). Moments of N(x) Φ(x) follow from these.
 
     λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated to x >
     −z. In the tail, λ + z and 1 − λ(λ + z) would lose their digits. The continued fraction of Mills' ratio has no
@@ -95,7 +95,7 @@ def log_ndtr_derivatives(z):
 
 @kernel
 def write_derivatives(out, i, slope, terms):
-    """Write F(slope · x + b) and derivatives in x to column i of `out` (4 or 5, n); `terms` are F and derivatives."""
+    """Write F(slope · x + b) and derivatives in x into column i of `out`. `terms` are F and its derivatives."""
     value, first, second, third, fourth = terms
     square = slope * slope
     out[0, i] = value

@@ -1,4 +1,4 @@
-"""Probabilities that two, three and more jointly normal variables are below bounds, and that a utility is the largest.
+"""Probabilities that jointly normal variables are all below bounds, and that each utility is the largest.
 
 Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) for x ~ N(0, S). The utility v_k of class k is the largest
 if all d = c − 1 differences v_j − v_k are below 0.
@@ -37,15 +37,15 @@ _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 _owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 
-_SMALL = 1e-8  # Probability below which the closed form loses half its digits.
+_SMALL = 1e-8  # The closed form loses half its digits for smaller probabilities.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_FALL = 40.0  # Fall of the log integrand from its mode to the ends of the integral.
+_FALL = 40.0  # The integral ends where the log integrand is below its maximum by this.
 _REACH = math.sqrt(2.0 * _FALL)  # Distance from the mode to the ends, for a curvature of 1.
-_LEAST_LOG = -740.0  # Smallest logarithm of a positive number.
+_LEAST_LOG = -740.0  # The exponential of a smaller number counts as 0.
 _HALVINGS = 60
 _WIDTH = 1.5  # Width of a piece, in standard deviations.
-_FLAT = 8.3  # Φ(x) is 1 in double precision for x above this value.
-_PIECES = 4  # Smallest number of pieces.
+_FLAT = 8.3  # For larger x, Φ(x) is 1 in double precision.
+_PIECES = 4  # The integral has at least this number of pieces.
 
 
 @kernel
@@ -56,7 +56,7 @@ def ndtr(x):
 
 @kernel
 def closed_form(b1, b2, s11, s12, s22):
-    """Return P(x₁ < b₁, x₂ < b₂) by Owen (1956), to about 1e-16."""
+    """Return P(x₁ < b₁, x₂ < b₂) for normal x with variances s11, s22 and covariance s12 (Owen 1956)."""
     # At a bound of 0 the formula is undefined but has a limit: use a bound near 0.
     b1 = 1e-300 if b1 == 0.0 else b1
     b2 = 1e-300 if b2 == 0.0 else b2
@@ -76,7 +76,7 @@ def closed_form(b1, b2, s11, s12, s22):
 
 @kernel
 def bivariate(b1, b2, s11, s12, s22):
-    """Return P(x₁ < b₁, x₂ < b₂), with a relative error of 1e-8 for any size."""
+    """Return P(x₁ < b₁, x₂ < b₂) with a relative error of 1e-8, however small it is."""
     value = closed_form(b1, b2, s11, s12, s22)
     if value < _SMALL:
         h, k = b1 / math.sqrt(s11), b2 / math.sqrt(s22)
@@ -94,7 +94,7 @@ def _log_integrand(s, h, offset, rate):
 
 @kernel
 def _mode(h, offset, rate):
-    """Return the mode of the integrand, by bisection."""
+    """Return the mode of φ(h − s) Φ(offset + rate s) in s, by bisection."""
     low = 0.0
     # A normal hazard φ / Φ at z is at most 1 + max(−z, 0).
     high = max(h, 0.0) + max(rate, 0.0) * (1.0 + max(-offset, 0.0))
@@ -144,15 +144,15 @@ def _small(h, offset, rate):
 
 
 SMALL = 1e-10
-"""Probability below which `trivariate` has lost its digits."""
+"""Smaller results of `trivariate` are inaccurate. `small_trivariate` replaces them."""
 
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 _ROUGH_NODES, _ROUGH_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _RANGE = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _QUADRATURE_TOLERANCE = 1e-11
-_DIFFERENCE = 1e-10  # Largest difference of two rules on a piece; the error of the finer rule is a hundredth of it.
-_FURTHEST = 40.0  # Distance, in standard deviations, beyond which Φ is 1 or 0.
+_DIFFERENCE = 1e-10  # A piece is divided if two rules on it differ by more. The finer rule is more exact.
+_FURTHEST = 40.0  # Bounds are limited to this many standard deviations, where Φ is 1 or 0.
 _MAX_INTERVALS = 64
 
 STACK = (_MAX_INTERVALS + 2, 3)
@@ -168,7 +168,7 @@ def _cdf(z):
 
 @kernel
 def _turning(t, a2, a3, r, h1, h2, h3):
-    """Return the derivative of the probability in t, for correlations sin(t a_j) of variables 1 and j, j = 2, 3."""
+    """Return the derivative in t of P(x < b), if variables 1 and j = 2, 3 have the correlations sin(t a_j)."""
     s2, c2 = math.sin(t * a2), math.cos(t * a2)
     s3, c3 = math.sin(t * a3), math.cos(t * a3)
     v2, v3 = c2 * c2, c3 * c3
@@ -200,7 +200,7 @@ def _bound(b, s, i):
 
 @kernel
 def trivariate(b, s, stack):
-    """Return P(x < b) for three variables, with an error of 1e-10."""
+    """Return P(x < b) for three normal variables with the covariance `s`, with an error of 1e-10."""
     h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
     r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
     # The bivariate probability is of the two variables with the largest correlation.
@@ -278,23 +278,23 @@ def small_trivariate(b, lower, stack):
 
 
 SEQUENCES = 8
-"""Number of independent scrambles of the Sobol points; their spread estimates the error."""
+"""Number of independently scrambled Sobol sequences. The spread of their estimates measures the error."""
 
 BITS = 30
 """Number of binary digits of the coordinates of points."""
 
 LAST_LEVEL = 13
-"""log2 of the largest number of points of a sequence."""
+"""A sequence has at most 2 to this power points."""
 
 _FIRST_LEVEL = 5
-_STANDARD_ERRORS = 3.0  # Number of standard errors in a reported error.
+_STANDARD_ERRORS = 3.0  # The reported error is this number of standard errors.
 _UNIT = 0.5**BITS
-_TABULATED = 5.0  # Range in which Φ is read from a table; beyond it, tails need more digits.
+_TABULATED = 5.0  # For larger |x|, Φ(x) is not read from a table, since tails need more digits.
 
 
 @kernel
 def _order_and_factor(s, b, expected):
-    """Reorder `s` and `b`; write the Cholesky factor into the lower triangle of `s`. Return False without a factor.
+    """Reorder variables in `s` and `b`, and write the Cholesky factor into `s`. Return whether there is a factor.
 
     The next variable is the least likely to be within its bound, given the expected values of the variables before it
     (Gibson, Glasbey and Elston 1994).
@@ -389,7 +389,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
 
 @kernel
 def _tilt_residual(a, bound, t, hazards, residual):
-    """Write t − (A − I) λ(t) − bound, and return its sum of squares."""
+    """Write the residual t − (A − I) λ(t) − bound of the equations of `_tilt`. Return its sum of squares."""
     d = bound.shape[0]
     for i in range(d):
         hazards[i] = log_ndtr_and_hazard(t[i])[1]
@@ -405,7 +405,7 @@ def _tilt_residual(a, bound, t, hazards, residual):
 
 @kernel
 def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
-    """Add the tilted integrand at the shifted points `first` to `last` of each sequence to `sums` (SEQUENCES,).
+    """Add values of the tilted integrand at points `first` to `last` of each sequence to `sums` (SEQUENCES,).
 
     All sequences are computed together, so the processor can compute independent sums in parallel.
     """
@@ -436,10 +436,9 @@ def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
 
 @kernel
 def _next_to_refine(variances, levels):
-    """Return the class with the second largest variance among classes below the last level, or −1.
+    """Return the class to refine next, or −1 if no class is left.
 
-    Since probabilities sum to 1, the probability with the largest variance follows from the others. So it is not
-    refined.
+    Since probabilities sum to 1, the probability with the largest variance follows from the others. The next is chosen.
     """
     largest = 0
     for k in range(len(variances)):
@@ -454,7 +453,7 @@ def _next_to_refine(variances, levels):
 
 @kernel
 def _sum_to_one(probabilities, variances):
-    """Correct the estimates so that they sum to 1. Return the largest error of the result.
+    """Correct estimates of probabilities so that their sum is 1. Return the largest error of the result.
 
     The most likely correction of each estimate is in proportion to its variance. The error is several standard errors
     of the result, plus the part of the sum's distance from 1 that variances do not explain. If all variances are 0, the
@@ -505,7 +504,7 @@ def _is_finite(mean, cov):
 
 @kernel
 def largest_of_three(mean, cov, probabilities):
-    """Compute `largest_probabilities` for three classes in closed form, without normalisation."""
+    """Compute probabilities as `largest_probabilities`, for three classes in closed form. They are not normalised."""
     s, b = np.empty((2, 2)), np.empty(2)
     for i in range(mean.shape[0]):
         for k in range(3):
@@ -517,7 +516,7 @@ def largest_of_three(mean, cov, probabilities):
 
 @kernel
 def largest_of_four(mean, cov, probabilities):
-    """Compute `largest_probabilities` for four classes, by one or two quadratures a class, without normalisation."""
+    """Compute probabilities as `largest_probabilities`, for four classes by quadrature. They are not normalised."""
     s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
     stack = np.empty(STACK)
     for i in range(mean.shape[0]):
@@ -533,7 +532,7 @@ def largest_of_four(mean, cov, probabilities):
 
 @kernel
 def _mean_and_error(sums, n):
-    """Return the mean over sequences of their estimates `sums` / n, and the variance of this mean."""
+    """Return the mean over sequences of the estimates `sums` / n, and the variance of the mean."""
     mean = 0.0
     for q in range(SEQUENCES):
         mean += sums[q] / n / SEQUENCES
@@ -555,7 +554,7 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     points : (2**LAST_LEVEL, c − 2, SEQUENCES) array of int
         Independently scrambled Sobol sequences in units of 2**−BITS.
     shifts : (c, c − 2, SEQUENCES) array of int
-        Random numbers from 0 to 2**BITS − 1, which make the estimates of the classes independent.
+        Random numbers from 0 to 2**BITS − 1. They make the estimates of the classes independent.
     tolerance : float
         Target absolute error of each probability.
     probabilities : (m, c) array

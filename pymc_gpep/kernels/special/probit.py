@@ -27,14 +27,14 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
-"""Log weight of a node, relative to the mode, below which the node is omitted."""
-_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance from the mode at which weights become negligible.
+"""A node is omitted if the log of its weight, relative to the weight at the mode, is below this."""
+_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # No node is farther from the mode.
 _MAX_NEWTON_STEPS = 100
 
 
 @kernel
 def log_integrand(x, slopes, offsets, y, hazards):
-    """Return log(φ(x) ∏ Φ) + ½ log 2π, and write the hazards of the other classes to `hazards`, 0 for class y."""
+    """Return log(φ(x) ∏ Φ) + ½ log 2π, and write φ/Φ of the other classes into `hazards`; 0 for class y."""
     total = -0.5 * x * x
     for j in range(slopes.shape[0]):
         hazards[j] = 0.0
@@ -46,9 +46,9 @@ def log_integrand(x, slopes, offsets, y, hazards):
 
 @kernel
 def near_mode(slopes, offsets, y, hazards):
-    """Return a point whose distance from the mode of the integrand is small relative to the width of the integrand.
+    """Return a point near the mode of the integrand, at a distance that is small compared with its width.
 
-    The slope of the log integrand is convex and decreasing, as hazards are (Sampford 1953), and positive at 0. So
+    The slope of the log integrand is convex and decreasing, as φ/Φ is (Sampford 1953), and positive at 0. So
     Newton's method from 0 approaches the mode from the left and never passes it.
     """
     x = 0.0
@@ -70,14 +70,14 @@ def near_mode(slopes, offsets, y, hazards):
 
 @kernel
 def trapezoid_rule(curvature):
-    """Return the step of the rule for the largest curvature κ, and the largest number of nodes on each side."""
+    """Return the step of the trapezoid rule for the largest curvature κ, and the most nodes on each side."""
     step = math.pi * math.sqrt(-2.0 / (curvature * _LOG_ERROR))
     return step, int(_FURTHEST_NODE / step) + 1
 
 
-_WIDE = 0.5  # Smallest variance of a wide normal density.
-_FAR_LEFT = -6.5  # Mean, in standard deviations, left of which the poles of the hazard do not matter.
-_FAR_RIGHT = 4.0  # Mode of N(f | m, v) Φ(−f) above which the mean counts as far right.
+_WIDE = 0.5  # For larger variances nodes are dense about 0.
+_FAR_LEFT = -6.5  # Left of this mean, in standard deviations, poles of φ/Φ do not matter.
+_FAR_RIGHT = 4.0  # If N(f | m, v) Φ(−f) has a larger mode, the mean counts as far right.
 _STRIP = 2.8  # Distance from the real line within which Φ has no zeros.
 _LOG_ERROR_OF_AVERAGE = math.log(1e-14)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
@@ -89,7 +89,7 @@ _NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -FURTHEST, 13.5)
 
 
 def _tabulated() -> np.ndarray:
-    """Return −log Φ, the hazard λ and λ(λ + f) at the nodes, times the weights of the rule."""
+    """Return −log Φ(f), λ = φ/Φ and λ(λ + f) at the nodes f, times the weights of the rule."""
     tail = _NODES < 0.0
     scaled = special.erfcx(-np.where(tail, _NODES, 0.0) / math.sqrt(2.0))
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
@@ -123,7 +123,7 @@ def _sum(mean, sd, first, step, nodes):
 
 @kernel
 def _mode(mean, sd):
-    """Return an approximate mode in z of the log-concave N(f) (−log Φ(f)), by Newton's method."""
+    """Return an approximate mode of −N(f) log Φ(f), in z = (f − mean) / sd, by Newton's method."""
     z = -mean * sd / (1.0 + sd * sd) if mean > 0.0 else 0.0
     for _ in range(4):
         log_p, hazard, curvature, _ = probit_moments(mean + sd * z)
@@ -135,7 +135,7 @@ def _mode(mean, sd):
 
 @kernel
 def log_probit_normal(mean, variance):
-    """Return E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
+    """Return averages of −log Φ(f), of φ(f)/Φ(f) and of −(log Φ)″(f) over f ~ N(mean, variance)."""
     sd = math.sqrt(variance)
     if variance >= WIDEST:  # −log Φ is f²/2 for f < 0, else 0.
         z = mean / sd

@@ -7,8 +7,7 @@ growing number for more classes. The class l has the largest conditional varianc
 
 For Sobol points (`sobol_average`) the logistic function of a normal variable is interpolated in a table. Numbers have
 32 bits, which suffices for five digits of the averages. The variables are rotated so that variables with the largest
-effect on the probabilities come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter
-3).
+effect on the probabilities come first. There Sobol points are best (Constantine 2015, *Active Subspaces*, chapter 3).
 """
 
 import math
@@ -22,20 +21,20 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
 from pymc_gpep.kernels.special.logistic_average import logistic_normal, logistic_of_normal, mixture_scales
 
 SEQUENCES = 8
-"""Number of independent estimates; their spread estimates the error."""
+"""Number of independent estimates of a probability. Their spread measures the error."""
 BLOCK = 128
-"""Number of points that are computed together: their arrays fit into the nearest cache."""
+"""Number of points that are computed together. Their arrays fit into the cache of a processor core."""
 
-_FIRST = 2  # Number of blocks of the first estimate; their points include events of probability 0.001.
+_FIRST = 2  # The first estimate uses this number of blocks, enough for events of probability 0.001.
 _STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # Half width of a 99 % interval (Student's t).
 _ROUNDING = 5e-7
 _LARGEST = 1e30  # Larger numbers are scaled down, so that their sums do not overflow in 32 bits.
 
 _CELLS = 512
-_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # Distances beyond which the tails have mass 1e-9.
+_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # Beyond these distances the tails have mass 1e-9.
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_LOWEST = np.float32(-80.0)  # Smallest argument whose exponential is not subnormal.
+_LOWEST = np.float32(-80.0)  # Smaller arguments of exp are replaced by this, so no result is subnormal.
 _LOG2_E = np.float32(1.0 / math.log(2.0))
 _TO_INTEGER = np.float32(1.5 * 2.0**23)  # Adding this number rounds to an integer.
 _BIAS, _ONE_EXPONENT = np.float32(127.0), np.float32(2.0**23)
@@ -60,7 +59,7 @@ def _exponentials(x):
 
 @kernel
 def _latent_values(mu, root, rank, z, f):
-    """Write f = mu + root z, four columns of the root at a time."""
+    """Write latent values f = mu + root z at the points z, by four columns of the root at a time."""
     for k in range(f.shape[0]):
         of_class = f[k]
         of_class[:] = mu[k]
@@ -117,7 +116,7 @@ def _block(mu, root, rank, own, z, table, low, per_unit, f, top, total):
 
 @kernel
 def _tabulate(variance, table):
-    """Write cubics in `_CELLS` cells for E σ(d), d ~ N(x, variance), from x = −reach to reach; return the reach."""
+    """Tabulate E σ(d), d ~ N(x, variance), as a cubic in each cell from x = −reach to reach. Return the reach."""
     reach = _LOGISTIC_TAIL + _NORMAL_TAIL * math.sqrt(variance)
     step = 2.0 * reach / _CELLS
     scales = mixture_scales(variance)
@@ -197,7 +196,7 @@ def _turn(root, rank, p, single_root):
 
 @inlined_kernel
 def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabilities):
-    """Average over as many Sobol points as the tolerance needs; return the estimated error.
+    """Compute average class probabilities from as many Sobol points as the tolerance needs. Return the error.
 
     Parameters
     ----------
@@ -260,7 +259,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     return error
 
 
-_NEGATIVE = 1e-6  # A variance below minus this share of the largest variance is not a rounding error.
+_NEGATIVE = 1e-6  # Negative variances up to this share of the largest variance count as rounding errors.
 _EPS = np.finfo(np.float64).eps
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -297,7 +296,7 @@ def _set_apart(mean, cov, own, mu, s):
 
 @kernel
 def _condition(s, own, smallest, root):
-    """Factor the covariance `s`, which is overwritten, with class `own` last.
+    """Write a factor of the covariance `s` into `root`, with class `own` last. `s` is overwritten.
 
     The pivot of each column of `root` (c, rank) is the class other than `own` with the largest remaining variance.
     Return the rank, and the variance of class `own` given the other classes.
@@ -391,7 +390,7 @@ def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, prob
 
 @kernel
 def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
-    """Compute E softmax(f), f ~ N(mean, cov), at many points.
+    """Compute class probabilities E softmax(f), f ~ N(mean, cov), at many points.
 
     Parameters
     ----------

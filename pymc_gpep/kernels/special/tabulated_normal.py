@@ -18,7 +18,7 @@ _DENSITY = np.exp(-0.5 * _POINTS**2) / math.sqrt(2.0 * math.pi)
 
 @kernel
 def cdf_and_density(s):
-    """Return Φ(s) and φ(s), |s| ≤ 9, by Taylor series at the nearest tabulated point, to about 1e-12."""
+    """Return Φ(s) and φ(s) for |s| ≤ 9, from a table and Taylor series, with errors of about 1e-12."""
     i = np.uint32((s + _FURTHEST) * _PER_UNIT + 0.5)
     x = i * (1.0 / _PER_UNIT) - _FURTHEST
     t = s - x
@@ -39,7 +39,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def _log_coefficients():
-    """Return Taylor coefficients of log Φ, orders 0 to 5, at the ends of cells, by h′ = −h (h + z) for the hazard h."""
+    """Return Taylor coefficients of log Φ of orders 0 to 5 at the ends of cells, by h′ = −h (h + z) for h = φ/Φ."""
     at = np.arange(-_FURTHEST * _CELLS_OF_LOG, _FURTHEST * _CELLS_OF_LOG + 1.0) / _CELLS_OF_LOG
     values = log_ndtr(at)
     slopes = [np.exp(-0.5 * at**2 - _HALF_LOG_2PI - values)]
@@ -55,7 +55,7 @@ _LOG_TABLE = _log_coefficients()
 
 @inlined_kernel
 def log_cdf_and_hazard(z):
-    """Return log Φ(z) and the hazard φ(z) / Φ(z), to about 1e-13 and 1e-11; both 0 for z ≥ 9.
+    """Return log Φ(z) and the hazard φ(z)/Φ(z), with errors of about 1e-13 and 1e-11. For z ≥ 9 both are 0.
 
     The hazard is the derivative of log Φ, so both follow from one Taylor series at the nearest tabulated point. Below
     −9 a continued fraction replaces the series.
@@ -86,7 +86,7 @@ _ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.f
 
 @kernel
 def quantile(p):
-    """Return Φ⁻¹(p), by cubics between 1/32 and 31/32 with an error of about 1e-8; other p are exact to rounding."""
+    """Return the normal quantile Φ⁻¹(p). For p between 1/32 and 31/32 the error is about 1e-8, else rounding."""
     if not _INNER < p < 1.0 - _INNER:
         return _ndtri(p)
     scaled = p * _CELLS

@@ -43,20 +43,20 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
 
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
-_FEWEST, _MOST = 16, 8192  # Smallest and largest number of nodes.
-_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes.
+_FEWEST, _MOST = 16, 8192  # Number of nodes of the first rule; largest number of nodes of a rule.
+_AGREEMENT = 1e-7  # The number of nodes doubles until the relative change of results is below this.
 _ZERO = 1e-12  # Largest term that counts as zero, relative to terms of the order of 1.
-_DROP = 45.0  # Fall of the log integrand from its mode to the ends of the rule.
+_DROP = 45.0  # A rule ends where the log integrand is below its maximum by this.
 _LONGEST = 300  # Largest number of steps of a search.
 _POINT = 1e-10  # A variance with a smaller effect on the logarithm counts as 0.
-_WIDE = 10.0  # Variance above which derivatives are always computed from cumulants of g.
-_BROAD = 4.0  # Scale of the integrand above which the bend of ℓ counts as narrow.
-_SERIES = 0.1  # Rate below which a series replaces differences that cancel.
+_WIDE = 10.0  # For larger variances, derivatives are always computed from cumulants of g.
+_BROAD = 4.0  # If the integrand is wider, the bend of ℓ counts as narrow.
+_SERIES = 0.1  # For smaller rates a series replaces differences that cancel.
 _TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
 _NOTHING = -40.0  # If log(E r² / E r), r = eᵍ, is below this, log E exp(−r) is −E r to rounding.
-_STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
+_STEP = 1e12  # For larger variances exp(−eᵍ) counts as a step; its transition has variance π²/6.
 _EULER = 0.5772156649015329  # Euler's constant: minus the mean of the transition of exp(−eᵍ).
-_RIGHT = 8.0  # Distance (standard deviations of a wide density) up to which E exp(−eᵍ) exceeds its rounding error.
+_RIGHT = 8.0  # Up to this distance, in standard deviations, E exp(−eᵍ) exceeds its rounding error.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -70,7 +70,7 @@ ROOM = (5, _MOST + 1)
 
 @kernel
 def _log_logistics(g):
-    """Return log σ(g), log σ(−g), σ(g), σ(−g)."""
+    """Return log σ(g), log σ(−g), σ(g) and σ(−g) for the logistic function σ."""
     ratio = math.exp(-abs(g))
     larger = 1.0 / (1.0 + ratio)
     near = -math.log1p(ratio)
@@ -108,7 +108,7 @@ def _some(g):
 
 @kernel
 def log_density_derivatives(kind, a, b, g):
-    """Return ℓ and its first four derivatives; NaN for invalid powers."""
+    """Return the function ℓ of this kind at g, and its first four derivatives. NaN for invalid powers a, b."""
     if kind == SOME:
         return _some(g)
     if not (a >= 0.0 and b >= 0.0):
@@ -163,7 +163,7 @@ def _rates(t, mode, rate):
 
 @kernel
 def _exponent(kind, a, b, mode, at_mode, t, v):
-    """Return the log integrand relative to the mode.
+    """Return the log integrand at distance t from the mode, minus its value at the mode.
 
     `at_mode` has ℓ and ℓ′ at the mode g₀. For LOGISTIC, further entries are p = min(σ(g₀), σ(−g₀)), and s = ±1 with
     p = σ(s g₀). For RATE, the third entry is the rate exp(g₀).
@@ -193,7 +193,7 @@ def _mode_of_rate(centre, v):
 
 @inlined_kernel
 def _mode(kind, a, b, mean, v):
-    """Return the root of m + v ℓ′(g) = g, by Newton's method in a bracket."""
+    """Return the mode of N(g | mean, v) exp ℓ(g), the root of m + v ℓ′(g) = g, by Newton's method in a bracket."""
     if kind == RATE:
         return _mode_of_rate(mean + v * a, v)
     low = mean - (0.0 if kind == SOME else b * v)
@@ -223,7 +223,7 @@ def _mode(kind, a, b, mean, v):
 
 @inlined_kernel
 def _distance(sign, kind, a, b, mode, at_mode, v, start):
-    """Return the distance at which the log integrand is about 1 below its mode."""
+    """Return the distance from the mode at which the log integrand is about 1 below its maximum."""
     found = start
     for _ in range(_LONGEST):
         fallen = -_exponent(kind, a, b, mode, at_mode, sign * found, v)
@@ -238,7 +238,7 @@ def _distance(sign, kind, a, b, mode, at_mode, v, start):
 
 @kernel
 def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
-    """Return τ beyond which the integrand is negligible."""
+    """Return the value of τ, right or left, beyond which the integrand is negligible."""
     tau = 1.5 if shift == 0.0 else 0.0  # Start 2 scales from the mode, since sinh 1.5 ≈ 2.
     beyond = -sign * shift  # Distance from the centre of the nodes to the mode.
     if beyond > 0.0:
@@ -252,7 +252,7 @@ def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
 
 @inlined_kernel
 def _slopes(kind, a, b, g):
-    """Return the first three derivatives of ℓ."""
+    """Return the first three derivatives at g of the function ℓ of this kind."""
     if kind != LOGISTIC:
         _, first, second, third, _ = log_density_derivatives(kind, a, b, g)
         return first, second, third
@@ -411,7 +411,7 @@ def _none(mean, v):
 
 @kernel
 def log_unimodal_normal(kind, a, b, mean, v, room):
-    """Return log E exp ℓ, four derivatives in the mean, and derivatives in a and b; `room` has the shape `ROOM`.
+    """Return log E exp ℓ(g), g ~ N(mean, v), four derivatives in the mean, and derivatives in a and b.
 
     All are NaN if the rules do not agree, or if a, b or the variance is negative or an argument is not finite.
     """
@@ -473,7 +473,7 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
     return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q
 
 
-_SMOOTH = 0.7  # Largest width of the integrand for which `log_rate_normal` uses a single trapezoid rule.
+_SMOOTH = 0.7  # If the integrand is narrower, `log_rate_normal` uses a single trapezoid rule.
 _SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes of the single rule, in widths; negligible weight.
 _SURE = 1e-6, 1e5  # Smallest variance and largest rate at the mode for the single rule of `log_rate_normal`.
 
