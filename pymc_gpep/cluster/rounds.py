@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _GRAPHS = threading.Lock()  # Compiled functions are not thread-safe: a call writes into the storage of the function.
 _KEPT = 4  # A part stores the sites of this number of former solves, as starts of later solves.
-_RECOVERED = 1e-13  # Lost sites count as recovered when an iteration changes them by less, relative to their scale.
+_RECOVERED = 1e-13  # Lost sites count as recovered if the largest scaled change in an iteration is below this.
 _ATTEMPTS = 200  # Largest number of iterations to recover sites.
 
 
@@ -50,7 +50,7 @@ class PartRecipe(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begin of a solve: hyperparameters, inducing inputs `z`, and a start from the sites of former solves."""
+    """Start of a solve: hyperparameters `point`, inducing inputs `z`, and a combination of sites of former solves."""
 
     point: PointType
     z: Array

@@ -440,7 +440,7 @@ def offer_step(model: pm.Model | None) -> None:
 
 
 _FIRST_STEP = 0.3  # Initial step size.
-_SPREAD = 0.2  # Step sizes vary at random by up to this share, which prevents periodic orbits.
+_SPREAD = 0.2  # Step sizes vary at random by up to this share. This prevents periodic orbits.
 _WORST = 1000.0  # If the energy error of a trajectory exceeds this value, the trajectory counts as divergent.
 
 

@@ -1,4 +1,4 @@
-"""BLAS and LAPACK for kernels. They overwrite matrices in C order.
+"""BLAS and LAPACK for kernels, on matrices in C order. Most functions write the result into an argument.
 
 A symmetric matrix is equal in Fortran order and in C order, but triangles and transposes are exchanged. The lower
 triangle in C order is the upper triangle in Fortran order. Matrices and vectors are in double or single precision.

@@ -45,7 +45,7 @@ def change_to_site(precision, slope, at, sites, target, scale, i):
     """Write the target site of point i. It has the `precision` (d, d), and the log gradient `slope` (d,) at `at` (d,).
 
     `scale[i]` begins with the variances of the differences. Scales of the other entries are written after them. Return
-    the largest change of the site, relative to the scales.
+    the largest change of the site, in units of its marginal.
     """
     write_precision(precision, target, i)
     entry = d = slope.shape[0]

@@ -25,7 +25,7 @@ _MOST_STEPS = 100
 _ACCURACY = 0.01  # Newton's method ends when the sum of the variances D is accurate to this share.
 _ROUNDING = 1e-10  # Smaller variances of factors count as 0, relative to the mean variance.
 _FIRST = 4  # The spread of this number of rules decides whether the other rules are evaluated.
-_HOPELESS = 2.0  # If the expected error exceeds the tolerance by this factor, they are not.
+_HOPELESS = 2.0  # If the expected error exceeds the tolerance by this factor, no more rules are used.
 
 
 @kernel

@@ -40,7 +40,7 @@ _LANES, _ONE = (
     np.uint64(1),
 )  # Number of nodes that are read from a table together; the number 1 of this type.
 MOST_NODES = 4000
-"""The step of the trapezoid rule is increased, if more nodes would be needed."""
+"""Largest number of nodes of the trapezoid rule. If more were needed, its step is increased."""
 ROOM = 4 * (MOST_NODES + 16)
 """Number of entries in the table of a utility."""
 _ROOM = np.uint64(ROOM)
