@@ -193,6 +193,12 @@ class GaussianAverage(NamedTuple):
     """Faster kernel like `terms` for h and two derivatives (rows 0 to 2 of `out`) to nine digits, or None."""
     normal: Kernel | None = None
     """`(y, parameters, out)`: write precision and precision × mean (2, n) of a density that is normal in f, or NaN."""
+    of_rows: Kernel | None = None
+    """`(y, parameters, rough=False)`: return a faster function for repeated averages of the same rows, or None.
+
+    The function `(mean, variance, out, rows)` writes like `terms`, for the numbers `rows` (m,), or for all rows if
+    None. If `rough`, its errors are about 1e-7.
+    """
 
 
 class PowersAverage(NamedTuple):

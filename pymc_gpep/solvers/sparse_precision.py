@@ -39,6 +39,7 @@ from pymc_gpep.solvers.dissection import dissected
 
 _DENSE = 40  # Smallest number of full columns for which dense matrices are faster.
 _FULL = 0.9  # Smallest share of nonzero entries of a block that can be stored as full.
+_SMALL = 5000  # Largest number of rows with places for which all orders are compared.
 _SLOWER = 17.0  # Time of a product outside the dense block, relative to a product by LAPACK.
 
 type Indices = NDArray[np.int64]
@@ -86,6 +87,17 @@ class FactorPattern:
             self.rows[self.starts[j] : self.starts[j + 1]] = np.arange(j + 1, q)
         products = counts.astype(np.float64) ** 2
         self.work = float(_SLOWER * products[: self.dense].sum() + products[self.dense :].sum())
+        if places is not None:
+            self._widen()
+
+    def _widen(self) -> None:
+        """Merge runs of columns, see `widen_runs`."""
+        counts = np.diff(self.starts)
+        widen_runs(self.starts, self.rows, self.dense, counts)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.empty(starts[-1], np.int64)
+        fill_widened(self.starts, self.rows, self.dense, starts, rows)
+        self.starts, self.rows = starts, rows
 
     @property
     def size(self) -> int:
