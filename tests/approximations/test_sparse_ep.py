@@ -311,5 +311,5 @@ def test_invalid_options_raise_value_error():
     with pytest.raises(ValueError, match="jitter must be positive"):
         SparseEP(jitter=0.0)
     problem = random_sparse(13, 6, 1, 2, classes=2)
-    with pytest.raises(ValueError, match=r"sites is 'pairwise', but .* a probit likelihood has 'quadrature'"):
+    with pytest.raises(ValueError, match=r"sites is 'pairwise', but .* a probit likelihood .* supports 'quadrature'"):
         SparseEP(sites="pairwise").solve(problem.prior, problem.y, likelihood=ProbitLikelihood())

@@ -407,7 +407,7 @@ def test_total_moments_combine_within_and_between_nodes():
 def test_draws_have_the_moments_of_the_mixture(pair, kind):
     fit = pair.fit(kind)
     draws = 500
-    data = fit.sample(draws, chains=2, random_seed=2)
+    data = fit.sample(draws, chains=2, random_seed=3)
     posterior = data.posterior
     assert posterior["f"].dims == ("chain", "draw", "species", "flower")
     assert posterior["ls"].shape == (2, draws)
