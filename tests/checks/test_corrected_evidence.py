@@ -182,5 +182,5 @@ def test_correction_of_a_fit_equals_correction_of_its_solution(shared):
     assert result.evidence == shared.fit.log_evidence + result.correction
     assert 0 < result.correction < 1
     assert f"{result.evidence:.3f} ±" in str(result)
-    with pytest.raises(ValueError, match="There are 90 latent values"):
+    with pytest.raises(ValueError, match="matrices of about 90 rows"):
         shared.fit.corrected_evidence(max_size=89)

@@ -73,7 +73,7 @@ def test_missing_arguments_are_named(results):
         gpep.compare_methods([named["ep"]], "ep")
     with pytest.raises(TypeError, match=r"needs new data: data=\{\.\.\.\} in place of Xnew"):
         gpep.predict_draws(named["draws"], [[0.5]], model=model)
-    with pytest.raises(ValueError, match="depends on 'group' as well"):
+    with pytest.raises(ValueError, match="Give 'group' as well"):
         gpep.predict_draws(named["draws"], data={"x": NEW["x"]}, model=model)
     without = named["draws"].copy()
     without["posterior"] = without["posterior"].to_dataset().drop_vars("u")
