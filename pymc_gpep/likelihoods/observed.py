@@ -57,7 +57,7 @@ def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
     more = "; ..." if missing.sum() > _SHOWN else ""
     return (
         f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
-        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
+        "Remove these points from X and y: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
         "~y.mask of a masked array. Draw or predict their labels from the fitted model."
     )
 
@@ -71,7 +71,7 @@ def without_marks(labels: NDArray[Any]) -> str:
     """Return a sentence (after a space) on how to leave out points with the label −1; empty without such points."""
     if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
         return ""
-    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
+    return " If -1 marks a missing label, remove these points: X[keep] and y[keep] with keep = y >= 0."
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:

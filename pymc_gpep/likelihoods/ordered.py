@@ -57,9 +57,9 @@ class OrderedLikelihood(OneFunction, ABC):
         name = repr(variable.name)
         return (
             f"{name} is a Categorical of classes between cutpoints, but its noise is not standard normal or logistic. "
-            f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
-            "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma. Such noise is also read in "
-            "stopping ratios."
+            f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. The "
+            "model with sigma equals the model with eta=f / sigma and cutpoints=cutpoints / sigma. Stopping ratios "
+            "with standard normal or logistic noise are supported as well."
         )
 
     def takes_rows(self, count: int) -> bool:

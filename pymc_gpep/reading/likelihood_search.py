@@ -583,8 +583,8 @@ def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
     for each in model.potentials:
         if not latents.isdisjoint(ancestors([each])):
             return (
-                f"The Potential {each.name!r} is not a sum over rows with one affine function of Gaussian variables in "
-                f"each row. Write a density of rows as pm.CustomDist({each.name!r}, *parameters, "
+                f"The Potential {each.name!r} is not a sum of terms that each depend on one affine function of "
+                f"Gaussian variables. Write a density of rows as pm.CustomDist({each.name!r}, *parameters, "
                 "logp=logp, observed=y)."
             )
     return ""

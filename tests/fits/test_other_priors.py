@@ -245,7 +245,7 @@ def test_improper_tilted_density_causes_nonconvergence():
 
 @pytest.mark.parametrize(("name", "method"), [("Laplace", "laplace"), ("HalfNormal", "kl")])
 def test_error_of_methods_without_prior_factors_names_the_effects_to_keep(name, method):
-    with pytest.raises(ValueError, match=r"methods support: 'ep'.*hyperparameters=\['u'\]"):
+    with pytest.raises(ValueError, match=r"likelihood are 'ep'.*hyperparameters=\['u'\]"):
         pm.fit(method=method, model=model(PRIORS[name][0]), progressbar=False)
 
 

@@ -257,7 +257,7 @@ def test_leave_one_out_of_coupled_sites_matches_refits(whole, nested, dense):
     assert not found.warning
     assert set(az.compare({"sparse": found, "dense": expected}).index) == {"sparse", "dense"}
     again = gpep.from_datatree(fit.to_datatree(), model)
-    assert_allclose(again.loo(gp=gp).elpd_i, found.elpd_i, atol=1e-5)
+    assert_allclose(again.loo(gp=gp).elpd_i, found.elpd_i, atol=1e-4)
     with pytest.raises(NotImplementedError, match="treat the functions of a point as independent"):
         whole[2].loo()
 
