@@ -273,5 +273,5 @@ def test_twenty_neighbours_agree_with_fit_of_all_rows_for_special_inputs(case):
             pm.Poisson("y", mu=pm.math.exp(f), observed=rng.poisson(np.exp(mean)))
         few, whole = (pm.fit(method="laplace", **FIXED, **own) for own in ({"neighbours": 20}, {}))
     sd = np.sqrt(whole.latent["variance"].values)
-    assert np.abs((few.latent["mean"].values - whole.latent["mean"].values) / sd).max() < 0.06
+    assert np.abs((few.latent["mean"].values - whole.latent["mean"].values) / sd).max() < 0.07
     assert few.log_evidence == pytest.approx(whole.log_evidence, abs=0.05)

@@ -139,7 +139,7 @@ def test_search_ends_at_a_positive_semidefinite_covariance():
     assert not posterior(np.array([0.6])).usable
     assert optimum.best.usable
     assert optimum.best.theta[0] <= 0.5 + 1e-5
-    with pytest.raises(ValueError, match=r"cannot start.*not positive semi-definite.*check the covariance function"):
+    with pytest.raises(ValueError, match=r"cannot start.*not positive semi-definite.*jitter does not repair it"):
         maximise(posterior, np.array([0.6]), 100)
 
 
