@@ -297,5 +297,5 @@ class PriorSites:
 
 
 def _proper(precision: Array, m: int) -> NDArray[np.bool_]:
-    """Return a mask (B, m + K) of the sites of a start: factors with positive precisions, no rows."""
+    """Return a mask (B, m + K) of the initial sites of EP: sites with positive precisions, except of the m rows."""
     return np.asarray((np.arange(precision.shape[1]) >= m) & (precision > 0.0))

@@ -400,8 +400,8 @@ class SparseEP(SparseApproximation):
         `"ep"` for a likelihood of one function. `"pairwise"` uses the paper's product over the other classes. Each of
         its factors is a lower bound, so its evidence cannot be compared with other methods.
     depth : int
-        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. A step has the size of two
-        starts.
+        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. A stored step takes twice the
+        memory of the sites.
     damping : float
         Fraction of the full update in a plain step, in (0, 1].
     ladder : bool

@@ -124,7 +124,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     if gain >= min(_LITTLE, -_SHARE * constant) and abs(prior.correlation["neighbours"]) >= _ISLANDS:
         return ""
     reason = _reason(log_posterior, prior, *roles(look, theta))
-    if not reason and approximator.bounds:  # A low bound does not show that nothing was learned.
+    if not reason and approximator.bounds:  # The bound may be far below the evidence of a good fit.
         return ""
     doubt = " Or the bound of this method is far below the evidence: try method='ep' or 'nested_ep'."
     return (

@@ -425,8 +425,8 @@ def _draw_functions(
 ) -> tuple[Array, Array, Array]:
     """Draw hyperparameters (draws, d), and latent functions (draws, c, m) at inputs or at the fitted rows.
 
-    Generators with the same state draw the same functions at any inputs. With `normals` the third array has the
-    standard normals of the latent values at the points of the model. Otherwise it is empty.
+    Generators with the same state draw the same functions at any inputs. The third returned array is empty without
+    `normals`. With `normals` it contains the standard normals of the latent values at the points of the model.
 
     Raises
     ------

@@ -284,7 +284,7 @@ class PrecisionPrior(PriorByRows):
     def gradient(
         self, posterior: SparsePrecision, sites: SitePrecisions, b: Array, v: Array, moved: Moved | None = None
     ) -> Array:
-        """Return the derivative of the log normaliser in the array, for fixed sites; see `FunctionPosterior`."""
+        """Return the derivative of the log normaliser at fixed sites, in the array of the prior."""
         s = self.structure
         slots, _ = s.posterior_slots
         u = np.zeros_like(v) if moved is None else moved.coordinates[0]

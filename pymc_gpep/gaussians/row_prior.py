@@ -52,15 +52,15 @@ OPEN = 1e-13
 
 
 def precision_factor(rows: Coefficients, precisions: SitePrecisions, flat: Indices | None = None) -> Array | None:
-    """Return the Cholesky factor (q, q) of Λ = E + JᵀΠJ, with rows J and site precisions Π; None if it has none.
+    """Return the Cholesky factor (q, q) of Λ = E + JᵀΠJ, with rows J and site precisions Π; None on failure.
 
-    E is diagonal, with 0 at the entries `flat`, and else 1.
+    E is diagonal. Its entries are 0 at `flat`, and 1 at all other positions.
     """
     return factor_beside_prior(rows.coupled_gram(precisions), flat)
 
 
 def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | None:
-    """Add 1 to the diagonal of `total` (q, q) except at `flat`. Return its Cholesky factor; None if it has none."""
+    """Add 1 to the diagonal of `total` (q, q) except at `flat`. Return the Cholesky factor; None on failure."""
     own = np.ones(len(total))
     if flat is not None:
         own[flat] = 0.0

@@ -635,7 +635,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point. A coefficient of 0 at it is almost surely 0 everywhere."""
+        """Return a random point near the start. A coefficient that is 0 at this point is almost surely always 0."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 

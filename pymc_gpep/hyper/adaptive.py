@@ -330,7 +330,7 @@ class _Known:
         z : array (m, d)
         near : array (m,)
             Index of the earlier centre from whose solution each solve starts; negative for centres of the first grid.
-            Solves of the first grid start from predictions for a log-concave likelihood: the posterior has one mode.
+            Solves of the first grid start from predicted solutions if the likelihood is log-concave.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]

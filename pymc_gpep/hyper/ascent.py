@@ -163,7 +163,7 @@ class Sharpness:
 
 
 _WINDOW, _WINDOWS = 10, 3  # Number of steps in a window, and number of consecutive windows that are compared.
-_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of sds (last window / first); smallest rise from window to window.
+_SHARPER, _HIGHER = 0.1, 1.0  # If unbounded: largest ratio of last to first sd; smallest rise between windows.
 _POINT = 1e-8  # Standard deviation, relative to the distance from the start, that counts as 0.
 
 

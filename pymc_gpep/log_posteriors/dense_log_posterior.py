@@ -222,7 +222,7 @@ class DenseLogPosterior(LogPosterior):
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         lower, evidence = solution.lower_bound, solution.log_evidence
         bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
-        if lower - evidence > _CLEARLY:  # The evidence is a bound as well, or an approximation below the lower bound.
+        if lower - evidence > _CLEARLY:  # The computed evidence is too low: a bound or an approximation.
             bound += " (the exact log evidence is above both)"
         return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
 

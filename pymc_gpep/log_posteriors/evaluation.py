@@ -110,10 +110,10 @@ class Trace(Protocol):
         """Root (d, d) of the estimated inverse curvature; None if the search did not compute it."""
 
     def stored(self) -> xr.Dataset:
-        """Return the records of each iteration for a file."""
+        """Return the records of each iteration, to be stored in a file."""
 
     def described(self) -> dict[str, Any]:
-        """Return the description of the search for a file."""
+        """Return a description of the search, to be stored in a file."""
 
     def broken_off(self, why: str) -> Self:
         """Return a copy for a fit that was interrupted during integration over hyperparameters."""

@@ -686,7 +686,7 @@ class GroupedFunctions(DenseFunctions):
         return found._replace(own=own, kept=kept, whole=found.whole or found.own)
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
-        """Return positions in `groups` of the groups that contain `rows`, and the observations of these rows."""
+        """Return the groups of the rows, as positions in the array `groups`, and the observations of the rows."""
         places, of = np.unique(np.searchsorted(groups, self._groups.of[rows]), return_inverse=True)
         return places, Labelled(*self._parts(rows, of, briefly=True))
 

@@ -140,7 +140,7 @@ class LogPosterior(ABC):
         return ""
 
     def described(self) -> dict[str, Any]:
-        """Return the description of the method for a file."""
+        """Return a description of the method, to be stored in a file."""
         return {"approximation": self.name, "options": json.dumps(asdict(self.approximator))}
 
     def theta(self, x: Array) -> Array:

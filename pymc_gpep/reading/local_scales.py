@@ -339,7 +339,7 @@ def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tupl
 
 
 def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
-    """Return the name of the new effect: the name of z, or of a Deterministic with the values of u."""
+    """Return the name of the new effect, from the name of z or of a Deterministic equal to u (see the module)."""
     u, z, _ = given
     if moved:
         return f"{z.name}_deviation"

@@ -44,7 +44,7 @@ _SMALL = 100  # A precision with fewer rows counts as sparse if its nonzero entr
 
 @reads(FlatRV)
 def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return the recipe of a flat variable. Its z are the entries of the variable, each with density 1."""
+    """Return the recipe of a flat variable: z contains the entries of the variable, with prior density 1."""
     size = prod(shape)
     return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
 

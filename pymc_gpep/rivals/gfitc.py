@@ -49,7 +49,7 @@ class LatentSites(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """Posterior moments of latent values minus prior means at B points, and sums of their sites, (c, B) each."""
+    """Posterior moments of g at B points (see the module), and sums of the sites on each g_k, (c, B) each."""
 
     mean: Array
     variance: Array

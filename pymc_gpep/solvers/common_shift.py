@@ -157,7 +157,7 @@ class CommonSites(Protocol):
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return the averages after a batch of weight β, given Σ t and means, (B, c). `shifted` comes from `shift`."""
+        """Return the averages after a batch of weight β, from Σ t and means, (B, c) each, and the result of `shift`."""
 
 
 class SameFeatures:

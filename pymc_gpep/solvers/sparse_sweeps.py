@@ -175,9 +175,9 @@ class PointSites(Protocol):
         """Shape (n, d): d sites for each of n points."""
 
     def widening(self) -> Self | None:
-        """Return these sites with negative precisions allowed; None if they are not needed or not supported.
+        """Return a copy that allows negative precisions; None if they are not needed or not supported.
 
-        Without them, a site that would need a negative precision matches only the mean.
+        If negative precisions are not allowed, sites that need them match only the mean.
         """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any, Any]:

@@ -202,7 +202,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def flat(self) -> tuple[int, ...]:
-        """Positions among the standard normals at which the prior is flat."""
+        """Positions of entries that have a flat prior in place of a standard normal prior."""
         return tuple(self.places[v].start + place for v, each in self.recipes.items() for place in each.flat)
 
     @property

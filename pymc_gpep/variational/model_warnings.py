@@ -307,7 +307,7 @@ def _adds(op: Op) -> bool:
 
 
 class _Effect:
-    """Changes of prior means and of log densities of rows with a hyperparameter, near a flat vector (d,)."""
+    """Effect of a hyperparameter on prior means and on log densities of rows, near hyperparameters theta (d,)."""
 
     def __init__(self, space: Hyperparameters, theta: Array) -> None:
         self._space, self._theta = space, theta

@@ -140,7 +140,7 @@ def test_predictions_need_no_data_for_constant_parameters():
     ],
 )
 def test_invalid_data_are_refused(data, message, fits):
-    """There are as many new points as fitted rows, so that data of the fit would not fail by their shape."""
+    """The numbers of new points and of fitted rows are equal, so data of the fit would have a valid shape."""
     _, gp, fit = fits("poisson")
     with pytest.raises(ValueError, match=message):
         fit.predict(gp, X + 0.1, data=data)

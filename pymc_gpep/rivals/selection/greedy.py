@@ -459,7 +459,7 @@ class Candidates:
     likelihood : Likelihood
     rule : RowSiteRule
     capacity : int
-        Largest number of active rows; for a `separate` rule, of each function.
+        Largest number of active rows. A `separate` rule applies it to each function.
     rows : array (p,) of int
         Initial candidates.
     liquid : int
@@ -638,7 +638,7 @@ def choose_rows(
     prior, labels, likelihood, rule, liquid, passes, weights
         See `Candidates`.
     active : int
-        Number of active rows, d ≤ n; for a `separate` rule, of each function.
+        Number of active rows, d ≤ n. With a `separate` rule, each function has d active rows.
     criterion : str
         Name of a score in `SCORES`.
     pool : int
