@@ -33,7 +33,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.status import IMPROPER, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
-from pymc_gpep.solvers.newton import of_width_zero, sites_at_mode
+from pymc_gpep.solvers.newton import at_rows, of_width_zero, sites_at_mode
 from pymc_gpep.solvers.problem import Algebra, Found, History, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
@@ -61,7 +61,7 @@ def scalar_ep(
     """Run EP. `start` has the precisions and locations of the sites (2, n), and is overwritten.
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, and `repeated` the function
-    of its `of_rows`, used in place of `average` and `rough`. `slopes` is the kernel of its `ParameterSlopes`. `density`
+    of its `of_rows`, used in place of `average`. `slopes` is the kernel of its `ParameterSlopes`. `density`
     is a faster kernel for cavities with variance 0. Sweeps far from the fixed point, and solves with a wide tolerance,
     use the kernel `rough`. `normal` writes the sites of normal densities, since matching moments loses digits for
     precise sites. Precisions of sites are at least `least_precision`, 0 or −∞. Other options are passed to
@@ -72,7 +72,8 @@ def scalar_ep(
     h = np.empty((5, y.size))
     mean, width = np.full((2, y.size), np.nan)
     close = _CLOSE * options["tolerance"] if options["tolerance"] < _WIDE else 0.0
-    terms = average if rough is None else rough
+    accurate = repeated or at_rows(average, y, problem.parameters)
+    terms = fast = accurate if rough is None else at_rows(rough, y, problem.parameters)
     lost = False
     exact = np.full((2, y.size), np.nan)
     if normal is not None:
@@ -82,10 +83,7 @@ def scalar_ep(
 
     def changed(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> float:
         """Write the sites that match the moments of tilted distributions. Return the largest change."""
-        if repeated is None:
-            terms(mean, width, y, problem.parameters, h)
-        else:
-            repeated(mean, width, h)
+        terms(mean, width, h)
         target[:, :, 0] = site_of(h[1], np.maximum(-h[2], at.least), mean, width)
         target[:, given, 0] = exact[:, given]
         return largest_change(target, sites, scale)
@@ -100,8 +98,8 @@ def scalar_ep(
         np.subtract(at.of.mean, width * b, out=mean)
         scale[:, 0] = at.of.variance
         residual = changed(at, sites, target, scale)
-        if terms is rough and residual < close:
-            terms = average
+        if terms is fast is not accurate and residual < close:
+            terms = accurate
             residual = changed(at, sites, target, scale)
         # If the tilted density of a prior cannot be normalised, its site is 0.
         improper = np.isnan(h[0]) & np.isfinite(h[1:3]).all(axis=0)
@@ -113,7 +111,8 @@ def scalar_ep(
 
     if not start.any() and not given.all():
         # EP may diverge from sites of 0 under a wide prior. Therefore it starts at the mode.
-        start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
+        narrow = at_rows(density or average, y, problem.parameters)
+        start.reshape(2, -1)[:] = sites_at_mode(problem, narrow, _AT_MODE, wide=False)
     start.reshape(2, -1)[:, given] = exact[:, given]
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
@@ -196,7 +195,8 @@ class EP(AcceleratedEP):
             out[:, rows] = 0.0
             out[:3, rows] = (location - 0.5 * precision * f) * f, location - precision * f, -precision
 
-        sites = sites_at_mode(problem, normal_priors, _AT_MODE, wide=False)
+        of_rows = at_rows(normal_priors, problem.labels, problem.parameters)
+        sites = sites_at_mode(problem, of_rows, _AT_MODE, wide=False)
         sites[:, rows] = own
         return sites
 

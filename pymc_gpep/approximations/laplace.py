@@ -50,7 +50,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.solvers.newton import CavityAscent, ascend, log_posterior, newton, of_width_zero, step_length
+from pymc_gpep.solvers.newton import CavityAscent, ascend, at_rows, log_posterior, newton, of_width_zero, step_length
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Algebra, Derivatives, Found, FunctionPosterior, History, Problem
 from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import one_blas_thread
@@ -432,7 +432,7 @@ def fixed_cavity(
     def volume(log_det: float, w: Array) -> float:
         return log_det - float(np.log1p(w * width).sum())
 
-    ascent = CavityAscent(problem, average, width, volume)
+    ascent = CavityAscent(problem, at_rows(average, problem.labels, problem.parameters), width, volume)
     posterior = ascent.posterior
     evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
 

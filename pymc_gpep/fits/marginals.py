@@ -359,9 +359,7 @@ def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntrie
         means.append(own.mean)
         variances.append(own.variance)
         if s == 0:
-            values = each.solution.mean.size if log_posterior.joint else 0
-            if values and (not only_far or _corrects_moments(log_posterior, values)):
-                looked_at = _looked_at(hyper, own.joint.size, own.mean.size, values)
+            looked_at = _looked_at(hyper, each, own, only_far=only_far)
         if s in looked_at:
             found[s] = _beyond_gaussian(own, each, log_posterior, len(looked_at), chosen)
             far = found[s].far if chosen is None else far
@@ -384,16 +382,15 @@ def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntrie
 
 def _any_far(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) -> bool:
     """Return whether an entry is far from normal at the first node that `_corrections` examines."""
-    log_posterior = hyper.log_posterior
-    values = hyper.solution(0).mean.size
-    if not _corrects_moments(log_posterior, values):
+    first = _conditional(hyper, 0)
+    if not (looked_at := _looked_at(hyper, first, of(first), only_far=True)):
         return False
-    own = of(Conditional(log_posterior, hyper.nodes[0].theta, hyper.solution(0)))
-    if not (looked_at := _looked_at(hyper, own.joint.size, own.mean.size, values)):
-        return False
-    s = min(looked_at)
-    each = Conditional(log_posterior, hyper.nodes[s].theta, hyper.solution(s))
-    return bool(_beyond_gaussian(of(each), each, log_posterior, len(looked_at), None).far.any())
+    each = _conditional(hyper, min(looked_at))
+    return bool(_beyond_gaussian(of(each), each, hyper.log_posterior, len(looked_at), None).far.any())
+
+
+def _conditional(hyper: HyperPosterior, s: int) -> Conditional:
+    return Conditional(hyper.log_posterior, hyper.nodes[s].theta, hyper.solution(s))
 
 
 def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
@@ -401,14 +398,17 @@ def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
     return bool(log_posterior.approximator.matches_moments) and values <= _MOST_VALUES
 
 
-def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> frozenset[int]:
+def _looked_at(hyper: HyperPosterior, each: Conditional, own: AffineEntries, *, only_far: bool) -> frozenset[int]:
     """Return the nodes at which skewness and second-order terms are computed: nodes with the largest weights.
 
-    All other nodes use averages over these nodes.
+    All other nodes use averages over these nodes. `own` are the entries at a node `each`. With `only_far`, no node is
+    returned if variances have no correction of second order.
     """
-    if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
+    log_posterior = hyper.log_posterior
+    values = each.solution.mean.size if log_posterior.joint else 0  # Skewness needs the latent values of all rows.
+    if not values or (only_far and not _corrects_moments(log_posterior, values)):
         return frozenset()
-    cost = (entries + (size if values <= _MOST_VALUES else 0) + _COST_OF_CUMULANT) * values
+    cost = (own.mean.size + (own.joint.size if values <= _MOST_VALUES else 0) + _COST_OF_CUMULANT) * values
     count = 0 if cost > _MOST_COVARIANCES else max(1, _COVARIANCES // max(cost, 1))
     return frozenset(np.argsort(-hyper.weights, kind="stable")[:count].tolist())
 

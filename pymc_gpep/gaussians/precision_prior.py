@@ -593,16 +593,7 @@ class NeighbourPrior(PrecisionPrior):
 
     def some(self, points: Indices) -> "NeighbourPrior":
         own = self.structure
-        structure = NeighbourStructure(
-            own.cells[points],
-            own.first,
-            own.second,
-            own.columns,
-            own.widths,
-            flat=own.flat,
-            sets=own.sets,
-            inputs=own.inputs,
-        )
+        structure = replace(own, cells=own.cells[points], together=())
         array = np.concatenate([self.values[:, points].ravel(), self.array.ravel()[own.cells.size :]])
         return NeighbourPrior(array[None, None], self.mean[:, points], structure)
 

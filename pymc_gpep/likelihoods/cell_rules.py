@@ -9,7 +9,7 @@ A log-concave density has one mode, so slopes at places are not needed.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -65,10 +65,14 @@ class DensityPoints(NamedTuple):
     def take(self, chosen: NDArray[np.intp]) -> Self:
         return type(self)(self.density, self.mean[chosen], self.variance[chosen], self.columns[:, chosen])
 
+    def among(self, left: NDArray[np.intp], more: NDArray[np.bool_]) -> tuple[Self, NDArray[np.intp]]:
+        """Return the points of a mask `more` for which a search goes on, and their entries of the indices `left`."""
+        return (self, left) if more.all() else (self.take(np.flatnonzero(more)), left[more])
+
     def log_density(self, deviation: Array) -> Array:
         """Return log p and two derivatives at deviations (k, n) or (n,) from the mean; −∞ and 0 in place of NaN."""
         f = self.mean + deviation
-        found = (self.density.two_derivatives if f.ndim == 1 else partial(on_grid, self.density))(f, self.columns)
+        found = self.density.two_derivatives(f, self.columns) if f.ndim == 1 else on_grid(self.density, f, self.columns)
         if np.isfinite(found).all():
             return found
         value, slope, curvature = found
@@ -169,8 +173,8 @@ def _mode(points: DensityPoints, function: _Function, low: Array, high: Array) -
         modes[left] = new
         if not far.any():
             break
-        if not far.all():
-            points, left, low, high = points.take(np.flatnonzero(far)), left[far], low[far], high[far]
+        points, left = points.among(left, far)
+        low, high = low[far], high[far]
     return modes
 
 
@@ -207,7 +211,7 @@ def _range(points: DensityPoints) -> tuple[Array, Array]:
             short = np.isfinite(value) & ((sign * slope > 0.0) | (value > top[left] - _DROP))
             if not short.any():
                 break
-            own, left = (own, left) if short.all() else (own.take(np.flatnonzero(short)), left[short])
+            own, left = own.among(left, short)
             end[left] *= 1.6
     return ends[0], ends[1]
 
@@ -245,7 +249,7 @@ def _width(points: DensityPoints, function: _Function, mode: Array, longest: Arr
             moved = factor != 1.0
             if not moved.any():
                 break
-            own, left = (own, left) if moved.all() else (own.take(np.flatnonzero(moved)), left[moved])
+            own, left = own.among(left, moved)
         sides.append(found)
     return np.minimum(*sides), top
 
@@ -431,7 +435,7 @@ def _plain_ends(points: DensityPoints) -> list[Array]:
             short = np.isfinite(size) & (size - 0.5 * reach[left] ** 2 > least[left])
             if not short.any():
                 break
-            own, left = (own, left) if short.all() else (own.take(np.flatnonzero(short)), left[short])
+            own, left = own.among(left, short)
             reach[left] += 0.5
         ends.append(sign * reach * sd)
     return ends

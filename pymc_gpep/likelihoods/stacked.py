@@ -25,6 +25,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.standard_density import CombinedLikelihood
+from pymc_gpep.solvers.newton import at_rows
 
 _UNUSED = 1.0  # Placeholder in parameter rows that a likelihood does not use.
 
@@ -240,7 +241,7 @@ class _Repeated:
                 self._place[rows] = np.arange(rows.size)
                 given = part.observed(y, rows), part.parameters(parameters, rows)
                 faster = average.of_rows and average.of_rows(*given, rough=rough)
-                self._kernels[part.number] = faster or partial(_at_places, average.terms, *given)
+                self._kernels[part.number] = faster or at_rows(average.terms, *given)
 
     def __call__(self, mean: Array, variance: Array, out: Array, rows: NDArray[np.intp] | None = None) -> None:
         number, place = (each if rows is None else each[rows] for each in (self._number, self._place))
@@ -249,10 +250,3 @@ class _Repeated:
             found = np.empty((5, chosen.size))
             kernel(mean[chosen], variance[chosen], found, place[chosen])
             out[:, chosen] = found
-
-
-def _at_places(
-    terms: Kernel, y: Observed, parameters: Array, mean: Array, variance: Array, out: Array, rows: NDArray[np.intp]
-) -> None:
-    """Call the kernel of `GaussianAverage` at some rows of a likelihood."""
-    terms(mean, variance, y[rows], np.ascontiguousarray(parameters[:, rows]), out)

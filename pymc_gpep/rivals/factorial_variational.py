@@ -30,7 +30,7 @@ from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.rivals.responses import factorial_response
-from pymc_gpep.solvers.newton import CavityAscent, ascend
+from pymc_gpep.solvers.newton import CavityAscent, ascend, at_rows
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
 _DIGITS = 1e-4  # The solve fails if the estimated rounding error of the bound is larger.
@@ -50,8 +50,7 @@ def factorial_variational(
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of
     `ParameterSlopes`. The `precision` of the result contains the variances of the factors.
     """
-    k = problem.k[0]
-    n = len(k)
+    k, n = problem.k[0], problem.labels.size
     inverse = k.copy()
     if not cholesky(inverse):
         return _not_found(n, SINGULAR)
@@ -60,7 +59,8 @@ def factorial_variational(
     width = 1.0 / inverse.diagonal()
     if np.finfo(np.float64).eps * float(k.diagonal().max() / width.min()) > _DIGITS / n:
         return _not_found(n, OUT_OF_DIGITS)
-    ascent = CavityAscent(problem, average, width, lambda *_: log_det - float(np.log(width).sum()))
+    of_rows = at_rows(average, problem.labels, problem.parameters)
+    ascent = CavityAscent(problem, of_rows, width, lambda *_: log_det - float(np.log(width).sum()))
     posterior = ascent.posterior
     evidence, status = ascend(problem, start.reshape(1, n), ascent, history, tolerance=tolerance)
     variance = width * ascent.kept

@@ -54,15 +54,13 @@ class CavityAscent:
     Parameters
     ----------
     problem : Problem
-    average : kernel
-        Kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`. The fourth derivative is not used if the
-        width is 0.
+    average : function
+        Function for the rows of the problem, of `pymc_gpep.likelihoods.local_computations.GaussianAverage.of_rows` or
+        of `at_rows`. The fourth derivative is not used if the width is 0.
     width : array (n,)
         Widths D.
     volume : function of log|A| and W (n,)
         Function that returns −2 times the evidence's term for the volume of the posterior.
-    repeated : kernel, optional
-        Function of `GaussianAverage.of_rows` for the rows of the problem, used in place of `average`.
 
     Attributes
     ----------
@@ -82,13 +80,12 @@ class CavityAscent:
         average: Callable[..., None],
         width: Array,
         volume: Callable[[float, Array], float],
-        repeated: Callable[..., None] | None = None,
     ) -> None:
         n = problem.labels.size
         self.width, self.posterior = width, problem.prior.posterior(problem.mean[0])
         self.f, self.gradient = np.full((2, 1, n), np.nan)
         self.h = np.full((5, n), np.nan)
-        self._problem, self._average, self._volume, self._repeated = problem, average, volume, repeated
+        self._problem, self._average, self._volume = problem, average, volume
         self.cavity = problem.mean[0].copy()
 
     @property
@@ -176,17 +173,11 @@ class CavityAscent:
 
     def _compute(self, at: NDArray[np.intp] | None = None) -> None:
         """Compute h at the means of cavities, for all points or for points `at`."""
-        y, parameters = self._problem.labels, self._problem.parameters
-        if self._repeated is not None:
-            at = np.arange(y.size) if at is None else at
-            own = np.empty((5, at.size))
-            self._repeated(self.cavity[at], self.width[at], own, at)
-            self.h[:, at] = own
-        elif at is None or at.size == y.size:
-            self._average(self.cavity, self.width, y, parameters, self.h)
+        if at is None or at.size == self.width.size:
+            self._average(self.cavity, self.width, self.h)
         elif at.size:
             own = np.empty((5, at.size))
-            self._average(self.cavity[at], self.width[at], y[at], np.take(parameters, at, axis=1), own)
+            self._average(self.cavity[at], self.width[at], own, at)
             self.h[:, at] = own
 
 
@@ -251,6 +242,16 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
         value = log_posterior(problem, b, ascent, image)
 
 
+def at_rows(terms: Callable[..., None], y: Observed, parameters: Array) -> Callable[..., None]:
+    """Return a function like that of `GaussianAverage.of_rows`, which calls the kernel `terms`."""
+
+    def average(mean: Array, variance: Array, out: Array, rows: NDArray[np.intp] | None = None) -> None:
+        own = (y, parameters) if rows is None else (y[rows], np.take(parameters, rows, axis=1))
+        terms(mean, variance, *own, out)
+
+    return average
+
+
 def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
     """Return the kernel of the average over cavities of width 0, from a kernel of a density and three derivatives.
 
@@ -264,22 +265,16 @@ def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
 
 
 def sites_at_mode(
-    problem: Problem,
-    average: Callable[..., None],
-    tolerance: float,
-    *,
-    wide: bool,
-    several_rows: bool = False,
-    repeated: Callable[..., None] | None = None,
+    problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool, several_rows: bool = False
 ) -> Array:
     """Return site precisions and locations (2, n) of Laplace's method, or of naive TAP if `wide`.
 
     The sites have errors of about `tolerance`, and serve as starts. If a site is not finite, all sites are 0.
-    `repeated` is used in place of `average`, see `CavityAscent`.
+    `average` is as in `CavityAscent`.
     """
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
-    ascent = CavityAscent(problem, average, width, lambda *_: 0.0, repeated)
+    ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
     if wide and several_rows:
         # Narrow the cavities that are far wider than the posterior, since their means need many iterations. A point
         # with a single row keeps the wide cavity, which leads to the mode with more mass.

@@ -25,7 +25,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.acceleration import accelerated_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.newton import sites_at_mode, step_length
+from pymc_gpep.solvers.newton import at_rows, sites_at_mode, step_length
 from pymc_gpep.solvers.problem import Found, FunctionPosterior, History, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.site_ep import Ended, FunctionSitePosterior, largest_change
 
@@ -249,12 +249,13 @@ def scalar_bound(
         return float((at(mean, np.zeros_like(variance))[0] - at(mean, variance)[0]).mean())
 
     if not sites.any() and average is not None:
-        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True, several_rows=several_rows, repeated=repeated)
+        of_rows = at_rows(average, y, parameters)
+        wide = sites_at_mode(problem, repeated or of_rows, _ROUGHLY, wide=True, several_rows=several_rows)
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):
             # Under a wide posterior, averages of functions that grow exponentially may overflow.
-            mode = sites_at_mode(problem, average, _ROUGHLY, wide=False)
+            mode = sites_at_mode(problem, of_rows, _ROUGHLY, wide=False)
             more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
             sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0
     if not sites.any():

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.newton import CavityAscent
+from pymc_gpep.solvers.newton import CavityAscent, at_rows
 from pymc_gpep.solvers.problem import Problem
 from tests.approximations.binary import KINDS
 
@@ -21,7 +21,7 @@ def test_cavity_means_from_any_start_imply_the_given_latent_values(kind, log_wid
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
     problem = Problem(DensePrior(np.eye(N)[None], np.zeros((1, N))), np.zeros((1, N)), rng.integers(0, 2, N))
     average = kind.likelihood.computation(GaussianAverage).terms
-    ascent = CavityAscent(problem, average, width, lambda log_det, w: 0.0)
+    ascent = CavityAscent(problem, at_rows(average, problem.labels, problem.parameters), width, lambda log_det, w: 0.0)
     direction = rng.standard_normal(N) * np.sqrt(1.0 + width)
     for size in (0.0, 1.0, 1.001, 1.1, -300.0, 100.0, 99.999, 99.999999, -3.0, -3.00001):
         f = size * direction

@@ -6,6 +6,7 @@ diagonal, then the columns. The position of an entry is its slot. The last slot 
 
 L has the entry (k, j) if P has it, and also if an earlier column of L has entries in rows j and k. The first row of
 column j is the parent of j in the elimination tree (Liu 1990). S = P⁻¹ follows from L (Takahashi, Fagan and Chin 1973).
+
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
 

@@ -25,6 +25,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
     log_rate_normal,
     log_unimodal_normal,
     sinh_rule,
+    trapezoid_step,
 )
 
 _WIDE = 20.0  # From this standard deviation on, the nodes of the table are used.
@@ -67,8 +68,7 @@ def average_log_some(mean, variance):
         return mean * below - sd * density, below, -density / sd
     value = slope = curvature = 0.0
     if sd < _WIDE:
-        strip = min(0.5 * math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))
-        step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
+        step = trapezoid_step(sd, 0.5 * math.pi, 1.0, _LOG_ERROR)
         for k in range(int(2.0 * _RANGE / step) + 2):
             z = k * step - _RANGE
             one, two, three, _, _ = log_density_derivatives(SOME, 0.0, 0.0, mean + sd * z)

@@ -23,7 +23,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
-from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_rule
+from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_rule, trapezoid_step
 
 
 @kernel
@@ -94,22 +94,14 @@ def log_logistic(x):
     return x - math.log1p(ratio), ratio * larger, larger
 
 
-@kernel
-def _step(sd, log_error):
-    """Return the step in z of the trapezoid rule for N(z) σ(m + sd z) with this relative error."""
-    strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * log_error))  # σ has poles at ±iπ
-    return 2.0 * math.pi * strip / (0.5 * strip * strip - log_error)
-
-
 def _narrow_rules() -> tuple[np.ndarray, ...]:
     """Return nodes and weights (2, n) of averages over N(0, 1) that have errors of 1e-14 for σ(m + sd z), m ≤ 0.
 
-    For a normal density much narrower than σ, Gauss–Hermite nodes are fewest. The trapezoid rules cover the modes
-    of N(z) σ(m + sd z)ᵏ, k ≤ 2, which are at most 2 sd.
+    Gauss–Hermite nodes are fewest for small sd. Trapezoid rules cover modes of N(z) σ(m + sd z)ᵏ, k ≤ 2, up to 2 sd.
     """
     rules = [np.stack(np.polynomial.hermite_e.hermegauss(n)) for n in _HERMITE_NODES]
     for sd in _NARROW_SDS[len(rules) :]:
-        z = np.arange(-_RANGE, _RANGE + 2.0 * sd, _step(sd, _LOG_ERROR))
+        z = np.arange(-_RANGE, _RANGE + 2.0 * sd, trapezoid_step(sd, math.pi, 1.0, _LOG_ERROR))
         rules.append(np.stack([z, np.exp(-0.5 * z * z)]))
     return tuple(rule / [[1.0], [rule[1].sum()]] for rule in rules)
 
@@ -148,7 +140,7 @@ def _trapezoid(mean, sd):
 
     Here f = mean + sd z. The range also covers N(f) σ(f)². Its mode is larger by up to sd².
     """
-    step = _step(sd, _LOG_ERROR)
+    step = trapezoid_step(sd, math.pi, 1.0, _LOG_ERROR)  # σ has poles at ±iπ.
     mode = _tilted_mode(mean, sd * sd)
     centre = (mode - mean) / sd if sd > 0.0 else 0.0
     nodes = int((2.0 * _RANGE + sd) / step) + 2
@@ -457,8 +449,7 @@ _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 @kernel
 def _narrow_mean(mean, sd):
     """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, with a step for an error of 1e-16."""
-    strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
-    step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
+    step = trapezoid_step(sd, math.pi, 0.5, _ERROR_OF_MEAN)
     nodes = int(_RANGE_OF_MEAN / step) + 1
     above = 0.0
     below = 0.0

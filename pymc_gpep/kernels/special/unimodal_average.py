@@ -41,6 +41,14 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
     return scale * np.sinh(tau), step * scale * np.cosh(tau)
 
 
+@kernel
+def trapezoid_step(sd, pole, share, log_error):
+    """Return the step of the trapezoid rule for N(z) L(m + sd z) with this log error, if L has poles at ±i `pole`."""
+    # N(i strip) is at most the inverse of the error, to the power share².
+    strip = min(pole / max(sd, 1e-300), share * math.sqrt(-2.0 * log_error))
+    return 2.0 * math.pi * strip / (0.5 * strip * strip - log_error)
+
+
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
 _FEWEST, _MOST = 16, 8192  # Number of nodes of the first rule; largest number of nodes of a rule.
