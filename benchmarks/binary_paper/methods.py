@@ -27,7 +27,7 @@ from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.rivals.factorial_variational import FactorialVariational
 from pymc_gpep.rivals.label_regression import LabelRegression
 from pymc_gpep.rivals.naive_tap import NaiveTAP
-from pymc_gpep.solvers.newton import CavityAscent, ascend
+from pymc_gpep.solvers.newton import CavityAscent, ascend, at_rows
 from pymc_gpep.solvers.problem import Derivatives, Found, FunctionPosterior, History, Problem
 
 Array = np.ndarray
@@ -91,7 +91,8 @@ class AuthorsNaiveTAP(NaiveTAP):
         def volume(log_det: float, w: Array) -> float:
             return log_det - float(np.log1p(w * width).sum())
 
-        climbed = CavityAscent(problem, average, width, volume)
+        of_rows = at_rows(average, problem.labels, problem.parameters)
+        climbed = CavityAscent(problem, of_rows, width, volume)
         evidence, status = ascend(problem, start.reshape(1, -1), climbed, history, tolerance=self.tolerance)
         return _found(evidence, status, climbed.posterior)
 
